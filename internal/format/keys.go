@@ -39,12 +39,31 @@ func DataKey(head uint64, id uuid.UUID) string {
 // DataHead returns the head in the name of a data object.
 func DataHead(name string) (uint64, bool) {
 	rest, ok := strings.CutPrefix(name, DataPrefix)
-	if !ok || len(rest) != 20+1+36 || rest[20] != '-' {
+	if !ok || len(rest) != numberedLen {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(rest[:20], 10, 64)
-	if err != nil || uuid.Validate(rest[21:]) != nil {
+	return numbered(rest)
+}
+
+// numberedLen is the length of a 20-digit number, "-" and a uuid.
+const numberedLen = 20 + 1 + 36
+
+// numbered reads the number at the beginning of s; behind it come "-" and a uuid
+// in lower case, as it is always written: one name has one spelling.
+func numbered(s string) (uint64, bool) {
+	if len(s) < numberedLen || s[20] != '-' {
 		return 0, false
+	}
+	n, err := strconv.ParseUint(s[:20], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	for i, c := range []byte(s[21:numberedLen]) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23
+		hex := c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
+		if dash && c != '-' || !dash && !hex {
+			return 0, false
+		}
 	}
 	return n, true
 }
@@ -57,6 +76,21 @@ func RootKey(seq uint64, id uuid.UUID) string {
 // ShardKey is the key of the n-th shard that a checkpoint wrote.
 func ShardKey(seq uint64, id uuid.UUID, n int) string {
 	return fmt.Sprintf("%s%020d-%s-%06d", ShardPrefix, seq, id, n)
+}
+
+// CheckpointSeq returns the seq in the key of a checkpoint's root or shard.
+func CheckpointSeq(key string) (seq uint64, ok bool) {
+	rest, ok := strings.CutPrefix(key, ShardPrefix)
+	if !ok || len(rest) < numberedLen+2 || rest[numberedLen] != '-' {
+		return 0, false
+	}
+	if last := rest[numberedLen+1:]; last != "root" {
+		n, err := strconv.ParseUint(last, 10, 31)
+		if err != nil || last != fmt.Sprintf("%06d", n) {
+			return 0, false
+		}
+	}
+	return numbered(rest)
 }
 
 // VersionKey is the sort key of a version in a checkpoint: the path, a NUL

@@ -30,15 +30,22 @@ const (
 	MaxMessage     = 64 << 10 // bytes of a commit message
 	MaxMeta        = 64 << 10 // bytes of a change's metadata, encoded
 	MaxBody        = 32 << 20 // bytes of a frame's body, decoded
+	MaxControl     = 1 << 20  // bytes of a control record
+	MaxWriter      = 64 << 10 // bytes of a writer's identity
 	MaxInline      = 256 << 10
-	MaxRecord      = 4 << 20 // bytes of a whole record object
-	MaxChangesHere = 1 << 20 // bytes of changes that stay in the record; more go to change lists
-	MaxListItems   = 1 << 16 // items in one block of a change list
-	MaxEntries     = 4096    // entries in one record
-	MaxLists       = 1 << 15 // change lists of one record
-	BlockSize      = 1 << 20 // raw bytes of one block of a large content
-	SmallContent   = 1 << 20 // contents up to this size share packs
+	MaxRecord      = 4 << 20  // bytes of a whole record object
+	MaxRecordBody  = 16 << 20 // bytes of its body, decoded: its row in a shard fits a body too
+	MaxChangesHere = 1 << 20  // bytes of all blocks of a record; more go to change lists
+	MaxListItems   = 1 << 16  // items in one block of a change list
+	MaxEntries     = 4096     // entries in one record
+	MaxLists       = 1 << 15  // change lists of one record
+	BlockSize      = 1 << 20  // raw bytes of one block of a large content
+	MaxBlocks      = 1 << 24  // blocks of a large content: 16 TiB
+	SmallContent   = 1 << 20  // contents up to this size share packs
+	MaxSmall       = 16 << 20 // bytes of a content that is stored in one piece: a reader takes this memory
 	PackTarget     = 16 << 20
+	MaxShards      = 1 << 17 // shards of one checkpoint
+	MaxShardItems  = 1 << 17 // rows of one shard, entries of log rows included
 )
 
 // ErrCorrupt: the bytes are not what a correct program wrote.
@@ -294,19 +301,25 @@ type Shard struct {
 
 // VersionRow is one retained version of one path.
 type VersionRow struct {
-	Slot   uint64
-	Index  uint64 // position of the change in its record, lists included
-	Entry  uuid.UUID
+	Slot  uint64
+	Index uint64 // position of the change in its record, lists included
+	Entry uuid.UUID
+	// Until is set only where the next version of the path was dropped: the slot
+	// that had made it. Without it a state between would show this version
+	// instead of saying that it is gone. 0 = until the slot of the next row.
+	Until  uint64
 	Change Change // Place.Object is an index in Shard.Names, or Inline
 	// For an inline place Place.Offset counts from the start of the record's
 	// object, not of its contents.
+	Unknown []byte
 }
 
 // ObjectRow is one data object that is live, or dead and not yet forgotten.
 type ObjectRow struct {
-	Object Object // New is not used
-	Born   uint64 // slot that made it live
-	Dead   uint64 // slot that marked it dead, 0 = live
+	Object  Object // New is not used
+	Born    uint64 // slot that made it live
+	Dead    uint64 // slot that marked it dead, 0 = live
+	Unknown []byte
 }
 
 // LogRow is what people and R3 need of one slot when its record is gone.
