@@ -14,6 +14,7 @@ import (
 	"github.com/swampd/swampd/backend"
 )
 
+// racers is how many callers meet at one key.
 const racers = 8
 
 // attempt is one racer's call and what it was told.
@@ -26,7 +27,7 @@ type attempt struct {
 // race lets the racers write distinct contents to key at once with write, and
 // judges the outcome: exactly one winner, whose bytes and version the key holds
 // through both handles; the others were told refused.
-func (e *env) race(key string, size func(i int) int, refused error, write func(b *backend.Bucket, body backend.Body) (backend.Info, error)) backend.Version {
+func (e *env) race(key string, racers int, size func(i int) int, refused error, write func(b *backend.Bucket, body backend.Body) (backend.Info, error)) backend.Version {
 	e.Helper()
 	tries := make([]attempt, racers)
 	for i := range tries {
@@ -75,20 +76,21 @@ func (e *env) mayHappen(err error) bool {
 var createRaceTests = []subtest{
 	{"one winner with small bodies", func(e *env) {
 		for r := range e.pick(20, 100, 5) {
-			e.createRace(fmt.Sprintf("commits/%020d", r), func(int) int { return 100 })
+			e.createRace(fmt.Sprintf("commits/%020d", r), racers, func(int) int { return 100 })
 		}
 	}},
 	{"one winner with bodies over 64 KiB", func(e *env) {
 		for r := range e.pick(5, 25, 3) {
-			e.createRace(fmt.Sprintf("data/%020d", r), func(i int) int { return 65_537 + i*50_000 })
+			e.createRace(fmt.Sprintf("data/%020d", r), racers, func(i int) int { return 65_537 + i*50_000 })
 		}
 	}},
 	{"one winner with bodies of several parts", func(e *env) {
-		if !e.h.Large {
-			e.createRace("data/parts", func(i int) int { return 6<<20 + i })
-			return
+		// Few racers: all their bodies are in memory at once.
+		size := 6 << 20
+		if e.h.Large {
+			size = 66 << 20
 		}
-		e.createRace("data/parts", func(i int) int { return 66<<20 + i })
+		e.createRace("data/parts", 3, func(i int) int { return size + i })
 	}},
 	{"the same bytes win once", func(e *env) {
 		for r := range e.pick(5, 25, 3) {
@@ -111,7 +113,7 @@ var createRaceTests = []subtest{
 		for r := range e.pick(3, 10, 2) {
 			key := fmt.Sprintf("data/%020d", r)
 			stop := e.watch(key, 4)
-			e.createRace(key, func(i int) int { return 200_000 + i*10_000 })
+			e.createRace(key, racers, func(i int) int { return 200_000 + i*10_000 })
 			stop()
 		}
 	}},
@@ -139,9 +141,9 @@ var createRaceTests = []subtest{
 	}},
 }
 
-func (e *env) createRace(key string, size func(int) int) {
+func (e *env) createRace(key string, racers int, size func(int) int) {
 	e.Helper()
-	e.race(key, size, backend.ErrExists, func(b *backend.Bucket, body backend.Body) (backend.Info, error) {
+	e.race(key, racers, size, backend.ErrExists, func(b *backend.Bucket, body backend.Body) (backend.Info, error) {
 		return b.Create(e.ctx, key, body)
 	})
 }
@@ -247,7 +249,7 @@ var replaceRaceTests = []subtest{
 
 func (e *env) replaceRace(key string, old backend.Version, size func(int) int) backend.Version {
 	e.Helper()
-	return e.race(key, size, backend.ErrChanged, func(b *backend.Bucket, body backend.Body) (backend.Info, error) {
+	return e.race(key, racers, size, backend.ErrChanged, func(b *backend.Bucket, body backend.Body) (backend.Info, error) {
 		return b.Replace(e.ctx, key, body, old)
 	})
 }
