@@ -2,10 +2,12 @@ package format
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -53,6 +55,15 @@ func TestEncodedValuesComeBack(t *testing.T) {
 			roundTrip(t, EncodeFooter, DecodeFooter, sampleLargeFooter(n))
 		})
 	}
+	for _, table := range []Table{TableVersions, TableObjects, TableLog} {
+		t.Run(fmt.Sprintf("shard of table %d", table), func(t *testing.T) {
+			roundTrip(t, EncodeShard, DecodeShard, sampleShard(table, 100))
+		})
+	}
+	t.Run("root", func(t *testing.T) { roundTrip(t, EncodeRoot, DecodeRoot, sampleRoot()) })
+	t.Run("root of an empty state", func(t *testing.T) {
+		roundTrip(t, EncodeRoot, DecodeRoot, &Root{Datastore: testUUID(1), Seq: 1})
+	})
 	t.Run("marker", func(t *testing.T) { roundTrip(t, EncodeMarker, DecodeMarker, sampleMarker()) })
 	t.Run("checkpoint", func(t *testing.T) { roundTrip(t, EncodeCheckpoint, DecodeCheckpoint, sampleCheckpoint()) })
 	t.Run("first checkpoint record", func(t *testing.T) {
@@ -116,6 +127,122 @@ func TestBlockWriterWritesWhatEncodeBlockWrites(t *testing.T) {
 		if want := mustEncode(t, EncodeBlock, b); !bytes.Equal(object, want) {
 			t.Error("the object differs from EncodeBlock's")
 		}
+	}
+}
+
+func addRows(t *testing.T, w *ShardWriter, s *Shard) {
+	t.Helper()
+	for i := range s.Versions {
+		r, name := &s.Versions[i], ""
+		if p := r.Change.Place.Object; r.Change.Op == OpPut && p != Inline {
+			name = s.Names[p]
+		}
+		if err := w.AddVersion(r, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range s.Objects {
+		if err := w.AddObject(&s.Objects[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range s.Log {
+		if err := w.AddLog(&s.Log[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestShardWriterWritesWhatEncodeShardWrites(t *testing.T) {
+	first := map[Table]string{TableObjects: DataKey(0, testUUID(0)), TableLog: SlotKey(1),
+		TableVersions: VersionKey("src/module-000/file-000000.go", 40)}
+	for _, table := range []Table{TableVersions, TableObjects, TableLog} {
+		s := sampleShard(table, 5000)
+		s.Unknown = nil
+		w := NewShardWriter(table)
+		for round := range 2 { // the second uses the memory of the first
+			w.begun = false
+			addRows(t, w, s)
+			object, ref, err := w.Flush()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := mustEncode(t, EncodeShard, s); !bytes.Equal(object, want) {
+				t.Errorf("table %d, round %d: the object differs from EncodeShard's", table, round)
+			}
+			want := ShardRef{Table: table, First: first[table], Size: int64(len(object)), Checksum: sha256.Sum256(object),
+				Rows: uint64(s.items() - entriesOf(s))}
+			if !reflect.DeepEqual(ref, want) {
+				t.Errorf("table %d: got %+v, want %+v", table, ref, want)
+			}
+		}
+	}
+}
+
+func entriesOf(s *Shard) (n int) {
+	for i := range s.Log {
+		n += len(s.Log[i].Entries)
+	}
+	return n
+}
+
+// A shard is full when it is as large as one fetch should be, by what it will
+// be when it is stored, and at the latest at 4 MiB.
+func TestShardIsFullAtItsStoredSize(t *testing.T) {
+	w := NewShardWriter(TableVersions)
+	_, changes := manyChanges(60_000)
+	var sizes []int64
+	for i := range changes {
+		row := VersionRow{Slot: 1, Index: uint64(i), Entry: testUUID(1), Change: changes[i]}
+		if err := w.AddVersion(&row, packObject(1).Name); err != nil {
+			t.Fatal(err)
+		}
+		if w.Full() {
+			object, _, err := w.Flush()
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes = append(sizes, int64(len(object)))
+		}
+	}
+	if len(sizes) < 2 {
+		t.Fatalf("%d shards, should be several", len(sizes))
+	}
+	for _, n := range sizes {
+		if n < ShardStored*8/10 || n > ShardStored*12/10 {
+			t.Errorf("a full shard has %d bytes, should have about %d", n, ShardStored)
+		}
+	}
+}
+
+func TestShardThatCompressesWellIsFullAtItsRawSize(t *testing.T) {
+	w := NewShardWriter(TableLog)
+	message := strings.Repeat("m", 1000)
+	var slot uint64
+	for !w.Full() {
+		slot++
+		row := LogRow{Slot: slot, Kind: KindCommit, Entries: []LogEntry{{ID: testUUID(1), Message: message}}}
+		if err := w.AddLog(&row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(w.rows); n < ShardRaw || n > ShardRaw+2000 {
+		t.Errorf("full at %d raw bytes, should be %d", n, ShardRaw)
+	}
+	// The largest row that a record can give still fits.
+	big := LogRow{Slot: slot + 1, Kind: KindCommit}
+	for i := range MaxRecordBody / MaxMessage {
+		big.Entries = append(big.Entries, LogEntry{ID: testUUID(i), Message: strings.Repeat("x", MaxMessage)})
+	}
+	if err := w.AddLog(&big); err != nil {
+		t.Fatal(err)
+	}
+	object, _, err := w.Flush()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := DecodeShard(object); err != nil {
+		t.Fatal(err)
 	}
 }
 

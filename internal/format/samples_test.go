@@ -182,3 +182,55 @@ func sampleCheckpoint() *Checkpoint {
 		RootHash: fmt.Sprintf("%x", testHash("root")), Floor: 40, Previous: 50, Sweep: 30, Horizon: 20, Beat: testUUID(2),
 		Extra: map[string]json.RawMessage{"later": json.RawMessage(`{"a":[1,"<&>"]}`), "Seq": json.RawMessage("1")}}
 }
+
+// sampleShard is a shard of n rows.
+func sampleShard(table Table, n int) *Shard {
+	s := &Shard{Table: table, Unknown: unknownField(6, "shard")}
+	switch table {
+	case TableVersions:
+		objects, changes := manyChanges(n)
+		for i := range objects {
+			s.Names = append(s.Names, objects[i].Name)
+		}
+		for i := range changes {
+			s.Versions = append(s.Versions, VersionRow{Slot: 40, Index: uint64(i), Entry: testUUID(2), Change: changes[i]})
+		}
+		last := put("src/z", "hello", Place{Object: Inline, Offset: 1 << 20, Length: 5})
+		s.Versions = append(s.Versions,
+			VersionRow{Slot: 3, Entry: testUUID(2), Change: last, Until: 5, Unknown: unknownField(6, "row")},
+			VersionRow{Slot: 7, Index: 1, Entry: testUUID(3), Change: Change{Op: OpDelete, Path: "src/z"}})
+	case TableObjects:
+		for i := range n {
+			o := packObject(i)
+			o.Name, o.New = DataKey(uint64(i), testUUID(i)), false
+			s.Objects = append(s.Objects, ObjectRow{Object: o, Born: uint64(i + 1), Unknown: unknownField(4, "row")})
+		}
+		s.Objects[0].Dead = 9
+	case TableLog:
+		for i := range n {
+			s.Log = append(s.Log, LogRow{Slot: uint64(i + 1), Kind: KindCommit, Fence: 1, Session: testUUID(1),
+				Writer: json.RawMessage(`{"host":"a"}`), Time: testTime, Size: 500, Hash: testHash(fmt.Sprint(i)),
+				Entries: []LogEntry{{ID: testUUID(i), Digest: testHash("d"), Message: "m", Time: testTime, Base: uint64(i),
+					Changes: 3, Unknown: unknownField(7, "entry")}}, Unknown: unknownField(10, "row")})
+		}
+	}
+	return s
+}
+
+func sampleRoot() *Root {
+	shard := func(table Table, first string, seq uint64, n int, rows uint64) ShardRef {
+		return ShardRef{Table: table, First: first, Name: ShardKey(seq, testUUID(1), n), Size: 5000,
+			Checksum: testHash("shard"), Rows: rows}
+	}
+	r := &Root{Datastore: testUUID(5), Seq: 100, ChainHash: testHash("record 100"), Fence: 3, Session: testUUID(1), Sweep: 30,
+		Horizon: 20, Time: testTime, Versions: 25, Objects: 3, Slots: 60,
+		Shards: []ShardRef{
+			shard(TableVersions, "", 100, 0, 10),
+			shard(TableVersions, VersionKey("m", 7), 50, 1, 15),
+			shard(TableObjects, "", 100, 2, 3),
+			shard(TableLog, SlotKey(41), 100, 3, 60),
+		},
+		Unknown: unknownField(13, "root")}
+	r.Shards[1].Unknown = unknownField(7, "ref")
+	return r
+}
