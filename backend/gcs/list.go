@@ -1,0 +1,170 @@
+package gcs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+
+	"cloud.google.com/go/storage"
+	"google.golang.org/api/iterator"
+
+	"github.com/swampd/swampd/backend"
+)
+
+const (
+	pageSize = 1000 // the most that the service gives
+	// parallelDeletes is how many keys are deleted at once; the service has no
+	// request that deletes several.
+	parallelDeletes = 16
+	// maxNamed is how many of the keys that remain an error's text names.
+	maxNamed = 20
+)
+
+// List reads pages of up to 1,000 names. Objects below the prefix whose names are
+// no keys are none of a datastore's and are left out.
+func (d *Driver) List(ctx context.Context, prefix, after string) iter.Seq2[backend.Entry, error] {
+	return func(yield func(backend.Entry, error) bool) {
+		q := &storage.Query{Prefix: d.prefix + prefix, Projection: storage.ProjectionNoACL}
+		if after != "" {
+			q.StartOffset = d.prefix + after // that name itself is left out below
+		}
+		if err := q.SetAttrSelection([]string{"Name", "Size", "Updated"}); err != nil {
+			yield(backend.Entry{}, err)
+			return
+		}
+		for token := ""; ; {
+			page, next, err := d.page(ctx, q, token, pageSize)
+			if err != nil {
+				yield(backend.Entry{}, err)
+				return
+			}
+			for _, a := range page {
+				key, ok := strings.CutPrefix(a.Name, d.prefix)
+				if !ok || key <= after || backend.CheckKey(key) != nil {
+					continue
+				}
+				if !yield(backend.Entry{Key: key, Size: a.Size, Modified: second(a.Updated)}, nil) {
+					return
+				}
+			}
+			if token = next; token == "" {
+				return
+			}
+		}
+	}
+}
+
+// page reads the page that token names.
+func (d *Driver) page(ctx context.Context, q *storage.Query, token string, size int) (page []*storage.ObjectAttrs, next string, err error) {
+	err = d.do(ctx, opRead, func(ctx context.Context, _ *record) error {
+		page = nil
+		next, err = iterator.NewPager(d.bucket.Objects(ctx, q), size, token).NextPage(&page)
+		return err
+	})
+	if missing, _ := isMissing(err); missing {
+		err = backend.WithDate(fmt.Errorf("%w: %w", backend.ErrNoBucket, err), backend.Date(err))
+	}
+	return page, next, err
+}
+
+// findBucket says ErrNoBucket if there is none.
+func (d *Driver) findBucket(ctx context.Context) error {
+	q := &storage.Query{Prefix: d.prefix, Projection: storage.ProjectionNoACL}
+	if err := q.SetAttrSelection([]string{"Name"}); err != nil {
+		return err
+	}
+	_, _, err := d.page(ctx, q, "", 1)
+	return err
+}
+
+// Delete deletes the keys, each by a request of its own. The text of its error
+// names the first keys that remain; errors.As with an interface that has
+// Remaining() []string gets all.
+func (d *Driver) Delete(ctx context.Context, keys []string) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	errs := make([]error, len(keys))
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(parallelDeletes, len(keys)) {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = d.delete(ctx, keys[i])
+				if hopeless(errs[i]) {
+					stop(errs[i])
+				}
+			}
+		})
+	}
+	for i := range keys {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return remaining(keys, errs)
+}
+
+// hopeless says that what befell one key will befall the others.
+func hopeless(err error) bool {
+	return errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrNoBucket) || errors.Is(err, backend.ErrClosed)
+}
+
+func (d *Driver) delete(ctx context.Context, key string) error {
+	err := d.do(ctx, opRead, func(ctx context.Context, _ *record) error {
+		return d.object(key).Delete(ctx)
+	})
+	if err = d.missing(ctx, opRead, err); errors.Is(err, backend.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// undeleted is the error of a Delete.
+type undeleted struct {
+	keys []string
+	of   int
+	errs []error // what is wrong, without repetitions
+}
+
+func remaining(keys []string, errs []error) error {
+	u := &undeleted{of: len(keys)}
+	seen := map[string]bool{}
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		u.keys = append(u.keys, keys[i])
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			u.errs = append(u.errs, err)
+		}
+	}
+	if len(u.keys) == 0 {
+		return nil
+	}
+	return u
+}
+
+// Remaining returns the keys that were not deleted.
+func (u *undeleted) Remaining() []string { return u.keys }
+
+func (u *undeleted) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d of %d keys remain: %s", len(u.keys), u.of, strings.Join(u.keys[:min(maxNamed, len(u.keys))], " "))
+	if more := len(u.keys) - maxNamed; more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	for i, err := range u.errs {
+		if i == 3 {
+			fmt.Fprintf(&b, "; and %d more errors", len(u.errs)-i)
+			break
+		}
+		fmt.Fprintf(&b, "; %v", err)
+	}
+	return b.String()
+}
+
+func (u *undeleted) Unwrap() []error { return u.errs }
