@@ -46,8 +46,11 @@ func checkChange(c *Change, in *scope) error {
 	if unknown := c.Mode &^ knownMode; unknown != 0 {
 		return errUnknownValue{"mode", uint64(unknown)}
 	}
-	if err := checkMeta(&c.Meta); err != nil {
+	if err := CheckMeta(&c.Meta); err != nil {
 		return err
+	}
+	if c.Size < 0 {
+		return errNegative
 	}
 	if err := checkPlace(&c.Place, c.Size, in); err != nil {
 		return err
@@ -55,8 +58,10 @@ func checkChange(c *Change, in *scope) error {
 	return checkUnknown(c.Unknown, changeFields)
 }
 
-// checkPlace checks the place of a content of size bytes; size is negative where
-// it is not known, as for a move.
+// sizeUnknown: a move does not say how large the content is.
+const sizeUnknown = -1
+
+// checkPlace checks the place of a content of size bytes, or sizeUnknown.
 func checkPlace(p *Place, size int64, in *scope) error {
 	if p.Offset < 0 || p.Length < 0 || p.Offset+p.Length < 0 {
 		return errNegative
@@ -64,7 +69,7 @@ func checkPlace(p *Place, size int64, in *scope) error {
 	if p.Codec > CodecBlocks {
 		return errUnknownValue{"codec", uint64(p.Codec)}
 	}
-	if size >= 0 {
+	if size != sizeUnknown {
 		if err := checkLength(p, size); err != nil {
 			return err
 		}
@@ -97,16 +102,21 @@ func checkPlace(p *Place, size int64, in *scope) error {
 // checkLength: what is stored in one piece fits the memory of a reader, nothing
 // grows by being stored, and only the empty content has no bytes.
 func checkLength(p *Place, size int64) error {
+	limit := int64(MaxSmall)
+	if p.Codec == CodecBlocks {
+		limit = MaxBlocks * BlockSize
+	}
+	if size > limit {
+		return overLimit(fmt.Sprintf("bytes of a content with codec %d", p.Codec), size, limit)
+	}
 	ok := p.Length > 0
 	switch {
 	case size == 0:
 		ok = p.Object == Inline && p.Length == 0 && p.Codec == CodecRaw
 	case p.Codec == CodecRaw:
-		ok = p.Length == size && size <= MaxSmall
-	case p.Codec == CodecZstd:
-		ok = ok && size <= MaxSmall
+		ok = p.Length == size
 	case p.Codec == CodecBlocks:
-		ok = ok && p.Length <= size && size <= MaxBlocks*BlockSize
+		ok = ok && p.Length <= size
 	}
 	if !ok {
 		return errPlaceSize
@@ -125,7 +135,9 @@ func checkPlaceIn(p *Place, o *Object) error {
 	return errPlace
 }
 
-func checkMeta(m *Meta) error {
+// CheckMeta says whether metadata can be stored: valid UTF-8, tags sorted and
+// none twice, sizes within MaxMeta.
+func CheckMeta(m *Meta) error {
 	if m.IsZero() {
 		return nil
 	}
@@ -214,7 +226,7 @@ func checkMove(m *Move, in *scope) error {
 	if m.Place.Object == Inline {
 		return errors.New("a move ends in an object")
 	}
-	if err := checkPlace(&m.Place, -1, in); err != nil {
+	if err := checkPlace(&m.Place, sizeUnknown, in); err != nil {
 		return err
 	}
 	return checkVersionRef(&m.VersionRef, moveFields)

@@ -13,9 +13,12 @@ const (
 	shardItems  = MaxShardItems / 2
 )
 
-// trialStep is how many new bytes are compressed by themselves to learn how
-// large the shard will be when it is stored.
-const trialStep = 256 << 10
+// After each trialStep of new bytes the last trialPart of them are compressed by
+// themselves, to learn how large the shard will be when it is stored.
+const (
+	trialStep = 256 << 10
+	trialPart = 64 << 10
+)
 
 // ShardWriter puts the rows of one table into shards, in the order of their
 // keys, without holding more than the encoded rows of one shard. A failed Add
@@ -137,11 +140,11 @@ func (w *ShardWriter) added(items int, key string, slot uint64) {
 	w.count++
 	w.items += items
 	w.lastKey, w.lastSlot, w.begun = key, slot, true
-	if len(w.rows)-w.tried >= trialStep {
+	if fresh := len(w.rows) - w.tried; fresh >= trialStep {
 		p := borrow()
-		out, _ := Compress(*p, w.rows[w.tried:])
+		out, _ := Compress(*p, w.rows[len(w.rows)-trialPart:])
 		giveBack(p, out)
-		w.tried, w.stored = len(w.rows), w.stored+len(out)
+		w.tried, w.stored = len(w.rows), w.stored+int(int64(fresh)*int64(len(out))/trialPart)
 	}
 }
 

@@ -15,7 +15,9 @@ const zstdWindow = 1 << 20
 // the goroutine that calls them and keep one state for each of GOMAXPROCS.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
-		e, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithEncoderCRC(false))
+		// A single segment says its size also where it is below 256 bytes, which
+		// the format asks for. Checksums are taken outside.
+		e, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithSingleSegment(true), zstd.WithEncoderCRC(false))
 		if err != nil {
 			panic(fmt.Sprintf("the options of the zstd encoder are wrong: %v", err))
 		}
@@ -23,7 +25,7 @@ var (
 	})
 	decoder = sync.OnceValue(func() *zstd.Decoder {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true),
-			zstd.WithDecoderMaxMemory(MaxFooterBody), zstd.WithDecoderMaxWindow(MaxBody))
+			zstd.WithDecoderMaxMemory(MaxFooterBody), zstd.WithDecoderMaxWindow(MaxFooterBody))
 		if err != nil {
 			panic(fmt.Sprintf("the options of the zstd decoder are wrong: %v", err))
 		}
