@@ -38,13 +38,15 @@ type Options struct {
 	Now func() time.Time
 	// NoDate leaves Info.Date and the Date of errors empty, as a directory does.
 	NoDate bool
+	// ContentVersions derives versions from the content, as the ETags of S3 are:
+	// the same bytes have the same version again.
+	ContentVersions bool
 }
 
 // Store is one store. Its methods are safe for concurrent use.
 type Store struct {
-	now    func() time.Time
-	noDate bool
-	url    string
+	opts Options // Now is set
+	url  string
 
 	mu      sync.RWMutex
 	objects map[string]*object
@@ -63,12 +65,12 @@ type object struct {
 func New(opts *Options) *Store { return newStore("mem://", opts) }
 
 func newStore(url string, opts *Options) *Store {
-	s := &Store{now: time.Now, url: url, objects: map[string]*object{}}
+	s := &Store{url: url, objects: map[string]*object{}}
 	if opts != nil {
-		s.noDate = opts.NoDate
-		if opts.Now != nil {
-			s.now = opts.Now
-		}
+		s.opts = *opts
+	}
+	if s.opts.Now == nil {
+		s.opts.Now = time.Now
 	}
 	return s
 }
@@ -128,7 +130,7 @@ func (s *Store) Len() int {
 func (s *Store) Clone() *Store {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	c := newStore(s.url, &Options{Now: s.now, NoDate: s.noDate})
+	c := newStore(s.url, &s.opts)
 	c.objects = make(map[string]*object, len(s.objects))
 	for k, o := range s.objects {
 		c.objects[k] = o
@@ -145,7 +147,7 @@ func (s *Store) Clone() *Store {
 func (s *Store) Tamper(key string, edit func([]byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	now := s.opts.Now()
 	old := s.objects[key]
 	var was []byte
 	if old != nil {
@@ -162,7 +164,11 @@ func (s *Store) Tamper(key string, edit func([]byte) []byte) {
 
 func (s *Store) putLocked(key string, data []byte, now time.Time) *object {
 	s.last++
-	o := &object{data: data, version: backend.Version(strconv.FormatUint(s.last, 10)), modified: now}
+	version := strconv.FormatUint(s.last, 10)
+	if s.opts.ContentVersions {
+		version = fmt.Sprintf("%x", sha256.Sum256(data))
+	}
+	o := &object{data: data, version: backend.Version(version), modified: now}
 	if s.objects[key] == nil {
 		s.keys.add(key)
 	}
@@ -194,7 +200,7 @@ func (s *Store) info(o *object, now time.Time) backend.Info {
 }
 
 func (s *Store) date(now time.Time) time.Time {
-	if s.noDate {
+	if s.opts.NoDate {
 		return time.Time{}
 	}
 	return now
@@ -220,7 +226,7 @@ func (d *Driver) Get(ctx context.Context, key string, opts backend.GetOptions) (
 	if err := d.enter(ctx); err != nil {
 		return nil, err
 	}
-	o, now := d.s.lookup(key), d.s.now()
+	o, now := d.s.lookup(key), d.s.opts.Now()
 	if opts.IfVersion != "" && (o == nil || o.version != opts.IfVersion) {
 		return nil, backend.WithDate(backend.ErrChanged, d.s.date(now))
 	}
@@ -312,7 +318,7 @@ func (d *Driver) put(ctx context.Context, key string, body backend.Body, conditi
 	if err := d.enter(ctx); err != nil {
 		return backend.Info{}, err
 	}
-	now := d.s.now()
+	now := d.s.opts.Now()
 	if err := condition(d.s.objects[key]); err != nil {
 		return backend.Info{}, backend.WithDate(err, d.s.date(now))
 	}

@@ -94,6 +94,8 @@ type env struct {
 	open func() *backend.Bucket
 	ctx  context.Context
 	a, b *backend.Bucket
+
+	races int // races so far
 }
 
 // Run runs the suite against the stores of h.
@@ -107,11 +109,14 @@ func Run(t *testing.T, h Harness) {
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
 			for _, s := range g.tests {
-				t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) { s.run(newEnv(t, h)) })
+				t.Run(underscored(s.name), func(t *testing.T) { s.run(newEnv(t, h)) })
 			}
 		})
 	}
 }
+
+// underscored is the name of a subtest as the testing package writes it.
+func underscored(name string) string { return strings.ReplaceAll(name, " ", "_") }
 
 type group struct {
 	name  string

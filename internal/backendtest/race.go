@@ -19,6 +19,7 @@ const racers = 8
 
 // attempt is one racer's call and what it was told.
 type attempt struct {
+	body backend.Body
 	data []byte
 	info backend.Info
 	err  error
@@ -30,11 +31,14 @@ type attempt struct {
 func (e *env) race(key string, racers int, size func(i int) int, refused error, write func(b *backend.Bucket, body backend.Body) (backend.Info, error)) backend.Version {
 	e.Helper()
 	tries := make([]attempt, racers)
+	e.races++
 	for i := range tries {
-		tries[i].data = append([]byte(fmt.Sprintf("racer %d of %s ", i, key)), noise(size(i), uint64(i))...)
+		// No two contents are ever equal: their versions may be.
+		tries[i].data = append(fmt.Appendf(nil, "race %d for %s racer %d: ", e.races, key, i), noise(size(i), uint64(i))...)
+		tries[i].body = backend.Bytes(tries[i].data)
 	}
 	together(racers, func(i int) {
-		tries[i].info, tries[i].err = write(e.handle(i), backend.Bytes(tries[i].data))
+		tries[i].info, tries[i].err = write(e.handle(i), tries[i].body)
 	})
 	held, obj := e.get(e.a, key, backend.GetOptions{})
 	e.holds(e.b, key, held)
@@ -174,12 +178,15 @@ func testHalfSent(e *env) {
 // watch polls key over both handles: nothing first, then one whole object for
 // ever. The returned function waits until each reader has seen the object.
 func (e *env) watch(key string, readers int) (stop func()) {
-	var wg sync.WaitGroup
+	var wg, looked sync.WaitGroup
 	ctx, cancel := context.WithCancel(e.ctx)
+	looked.Add(readers)
 	for i := range readers {
 		wg.Go(func() {
 			var seen []byte
-			for n := 0; ; {
+			first := sync.OnceFunc(looked.Done)
+			defer first()
+			for n := 0; ; first() {
 				got, _, err := read(e.ctx, e.handle(i), key, backend.GetOptions{})
 				switch {
 				case errors.Is(err, backend.ErrNotFound) && seen == nil:
@@ -189,7 +196,7 @@ func (e *env) watch(key string, readers int) (stop func()) {
 				case seen != nil && !bytes.Equal(seen, got):
 					e.Errorf("%s held %s and then %s", key, brief(seen), brief(got))
 					return
-				case !strings.Contains(string(got[:min(len(got), 100)]), "of "+key+" "):
+				case !strings.Contains(string(got[:min(len(got), 100)]), "for "+key+" "):
 					e.Errorf("%s holds %s, which no racer sent", key, brief(got))
 					return
 				default:
@@ -204,6 +211,7 @@ func (e *env) watch(key string, readers int) (stop func()) {
 			e.sentBytes(key, seen)
 		})
 	}
+	looked.Wait()
 	return func() {
 		cancel()
 		wg.Wait()
@@ -215,14 +223,13 @@ func (e *env) watch(key string, readers int) (stop func()) {
 
 // sentBytes checks that what a reader saw is a whole body of some racer.
 func (e *env) sentBytes(key string, got []byte) {
+	head, body, _ := bytes.Cut(got, []byte(": "))
 	var i int
-	head := fmt.Sprintf("of %s ", key)
-	if _, err := fmt.Sscanf(string(got[:min(len(got), 10)]), "racer %d", &i); err != nil {
-		e.Errorf("readers of %s saw %s last", key, brief(got))
+	if _, err := fmt.Sscanf(string(head), fmt.Sprintf("race %d for %s racer %%d", e.races, key), &i); err != nil {
+		e.Errorf("readers of %s saw %s last: %v", key, brief(got), err)
 		return
 	}
-	start := bytes.Index(got, []byte(head)) + len(head)
-	if want := noise(len(got)-start, uint64(i)); !bytes.Equal(got[start:], want) {
+	if !bytes.Equal(body, noise(len(body), uint64(i))) {
 		e.Errorf("readers of %s saw %d bytes of racer %d that are not what it sent", key, len(got), i)
 	}
 }
@@ -323,6 +330,7 @@ func testReplaceReaders(e *env) {
 	v := e.create(e.a, key, numbered(0)).Version
 	done := make(chan struct{})
 	var wg sync.WaitGroup
+	var reads atomic.Int32
 	for i := range 4 {
 		wg.Go(func() {
 			for last, more := uint64(0), true; more; {
@@ -345,10 +353,12 @@ func testReplaceReaders(e *env) {
 					return
 				}
 				last = n
+				reads.Add(1)
 			}
 		})
 	}
-	for n := range e.pick(20, 60, 4) {
+	rounds := e.pick(20, 60, 4)
+	for n := 0; n < rounds || n < 20*rounds && reads.Load() < 40; n++ {
 		info, err := e.handle(n).Replace(e.ctx, key, backend.Bytes(numbered(uint64(n+1))), v)
 		if err != nil {
 			e.Errorf("replace: %v", err)
