@@ -1,0 +1,468 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/afero"
+
+	"github.com/swampd/swampd/backend"
+)
+
+// This file is how records change without locks. The files of a record are:
+//
+//	R.id            holds the life: a random number, drawn by Create
+//	R.<n>.<life>    version n of that life; its bytes are the record's
+//	R.<n>.<life>.<random>   becomes that version if nobody is faster
+//	R.0.<life>      becomes R.id
+//
+// (n is written with 20 digits.) The record holds something as long as R.id is
+// there, namely the highest version of the life that it names. All changes are
+// one system call that decides:
+//
+//   - Create links R.id, after version 1 of its new life, which nobody reads
+//     until then, is durable.
+//   - Replace of n links R.<n+1>.<life>.
+//   - Delete unlinks R.id. What it leaves belongs to no life and is removed
+//     afterwards, by anyone.
+//
+// Versions are made in order 1, 2, 3, …, and all but the newest keepVersions are
+// pruned, from the lowest up. So the versions that are there have no gaps, except
+// at moments between the calls of one pruner, and then everything below the gap
+// is on its way out. Three things can go wrong, and these are the rules:
+//
+// A number could be linked twice: a writer is paused before its link, others make
+// 64 more versions, and its number is free again. So it makes its temporary file,
+// whose name tells the number, before it checks that n is the highest version;
+// and whoever prunes a number first removes the temporary files for it, in a
+// listing that begins after 64 higher versions were there. The paused writer's
+// link then fails, since link(2) needs its source. A writer that makes its file
+// after that listing finds the higher versions in its check. Delete does the same
+// before it removes the versions of a life. So a link that succeeds is a success.
+//
+// An old version could be taken for the highest: a listing is no snapshot, and
+// may miss every version if enough come and go while it runs. So a reader, having
+// found version n in any way, looks for n+1, which must not be there, and then
+// opens n, which must. If n+1 had been pruned at that moment, n would have been
+// pruned before.
+//
+// A life could end and another begin: so numbers are never used again, because
+// the life is part of every name. A paused writer, pruner or deleter of a former
+// life meets no file of the present one. A reader reads R.id before and after, and
+// since lives do not come back, it read the record of one life, alive all along.
+
+// keepVersions is how many versions of a record stay.
+const keepVersions = 64
+
+// record names a record's files.
+type record struct{ key, dir, base string }
+
+func recordOf(key string) record {
+	dir, base := splitKey(key)
+	return record{key, dir, base}
+}
+
+const lifeLen = 16
+
+func (r record) id() string { return r.key + ".id" }
+
+func (r record) version(life string, n uint64) string {
+	return fmt.Sprintf("%s.%020d.%s", r.key, n, life)
+}
+
+func (r record) temp(life string, n uint64) string { return r.version(life, n) + "." + random(4) }
+
+// idTemp has no random part: whoever finds version 1 of a life can ask whether
+// its Create is still going on.
+func (r record) idTemp(life string) string { return r.version(life, 0) }
+
+// recordFile is what the name of a record's file says.
+type recordFile struct {
+	base, life string
+	n          uint64
+	id, temp   bool
+}
+
+// parseRecordFile takes a name apart. Names without a dot are directories'.
+func parseRecordFile(name string) (f recordFile, ok bool) {
+	base, rest, _ := strings.Cut(name, ".")
+	if base == "" || rest == "" {
+		return f, false
+	}
+	f.base = base
+	if rest == "id" {
+		f.id = true
+		return f, true
+	}
+	num, rest, _ := strings.Cut(rest, ".")
+	n, err := strconv.ParseUint(num, 10, 64)
+	if err != nil || len(num) != 20 {
+		return f, false
+	}
+	life, suffix, temp := strings.Cut(rest, ".")
+	if !isLife(life) || temp && (suffix == "" || n == 0) {
+		return f, false
+	}
+	f.n, f.life, f.temp = n, life, temp || n == 0
+	return f, true
+}
+
+func isLife(s string) bool {
+	if len(s) != lifeLen {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// state is what a record holds.
+type state struct {
+	life string
+	n    uint64
+	info os.FileInfo
+	f    afero.File // open if that was asked for
+}
+
+func (s state) version() backend.Version {
+	return backend.Version(strconv.FormatUint(s.n, 10) + "." + s.life)
+}
+
+func (s state) describe() backend.Info {
+	return backend.Info{Size: s.info.Size(), Version: s.version(), Modified: s.info.ModTime()}
+}
+
+// parseVersion takes apart what state.version put together.
+func parseVersion(v backend.Version) (life string, n uint64, ok bool) {
+	num, life, _ := strings.Cut(string(v), ".")
+	n, err := strconv.ParseUint(num, 10, 64)
+	return life, n, err == nil && n > 0 && isLife(life)
+}
+
+// readLife returns the life that R.id names, or an error that isGone.
+func (d *Driver) readLife(r record) (string, error) {
+	f, _, err := d.openFile(r.id())
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var b [lifeLen + 2]byte
+	n, err := f.ReadAt(b[:], 0)
+	if isGone(err) {
+		return "", err
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", failed("read", r.id(), err)
+	}
+	if life := string(b[:lifeLen]); n == lifeLen+1 && b[lifeLen] == '\n' && isLife(life) {
+		return life, nil
+	}
+	return "", fmt.Errorf("%s is damaged: it must hold %d digits and a line feed; restore it from the names of the version files beside it", r.id(), lifeLen)
+}
+
+const (
+	// climbLimit is how many names are tried before the directory is listed.
+	climbLimit = 8
+	// maxEmpty is how often in a row a living record may seem to have no version,
+	// which needs keepVersions new ones during each listing, until it is given up.
+	maxEmpty = 32
+)
+
+// current returns what r holds: backend.ErrNotFound if nothing.
+func (d *Driver) current(ctx context.Context, r record, open bool) (state, error) {
+	for empty := 0; ; {
+		if err := ctx.Err(); err != nil {
+			return state{}, err
+		}
+		life, err := d.readLife(r)
+		if isGone(err) {
+			if err := d.rootProblem(); err != nil {
+				return state{}, err
+			}
+			return state{}, backend.ErrNotFound
+		}
+		if err != nil {
+			return state{}, err
+		}
+		s, err := d.climb(r, life, d.hints.get(r.key, life), climbLimit, open)
+		if isGone(err) {
+			var n uint64
+			if n, err = d.highest(r, life); err == nil && n > 0 {
+				s, err = d.climb(r, life, n, keepVersions, open)
+			} else if err == nil {
+				err = os.ErrNotExist
+				empty++
+			}
+		}
+		if err != nil && !isGone(err) {
+			return state{}, err
+		}
+		again, lerr := d.readLife(r)
+		switch {
+		case err == nil && lerr == nil && again == life:
+			d.hints.set(r.key, life, s.n)
+			return s, nil
+		case err == nil && s.f != nil:
+			_ = s.f.Close()
+		case empty >= maxEmpty && again == life:
+			return state{}, fmt.Errorf("%s names the life %s, of which no version file is there: somebody removed them by hand; delete the record, or restore them", r.id(), life)
+		}
+	}
+}
+
+// climb goes up from version n to one that has no successor and is there. The
+// order of the two looks matters, see above. It fails with an error that isGone
+// if that is not found within limit steps.
+func (d *Driver) climb(r record, life string, n uint64, limit int, open bool) (s state, err error) {
+	for ; ; n++ {
+		_, err := d.fs.Lstat(d.path(r.version(life, n+1)))
+		if isGone(err) {
+			break
+		}
+		if err != nil {
+			return s, failed("look at", r.version(life, n+1), err)
+		}
+		if limit--; limit < 0 {
+			return s, os.ErrNotExist
+		}
+	}
+	s = state{life: life, n: n}
+	name := r.version(life, n)
+	if open {
+		s.f, s.info, err = d.openFile(name)
+		return s, err
+	}
+	if s.info, err = d.fs.Lstat(d.path(name)); err != nil && !isGone(err) {
+		err = failed("look at", name, err)
+	}
+	return s, err
+}
+
+// highest lists the directory for the highest version of a life; 0 if there is none.
+func (d *Driver) highest(r record, life string) (uint64, error) {
+	var top uint64
+	err := d.recordFiles(r.dir, func(_ string, f recordFile) {
+		if f.base == r.base && f.life == life && !f.temp {
+			top = max(top, f.n)
+		}
+	})
+	if err != nil && !isGone(err) {
+		err = failed("list", r.dir, err)
+	}
+	return top, err
+}
+
+// recordFiles visits the files of all records that lie directly in dir.
+func (d *Driver) recordFiles(dir string, visit func(name string, f recordFile)) error {
+	return d.eachEntry(dir, func(e iofs.DirEntry) {
+		if f, ok := parseRecordFile(e.Name()); ok {
+			visit(e.Name(), f)
+		}
+	})
+}
+
+// createRecord begins a new life of a record.
+func (d *Driver) createRecord(ctx context.Context, key string, body backend.Body) (info backend.Info, err error) {
+	r := recordOf(key)
+	if _, err := d.readLife(r); err == nil {
+		return info, d.exists(ctx, r.dir)
+	} else if !isGone(err) {
+		return info, err
+	}
+	h, err := d.hold(ctx, r.dir) // makes the directory
+	if err != nil {
+		return info, err
+	}
+	d.dirs.release(h)
+	life := random(lifeLen / 2)
+	id, err := d.newTemp(r.idTemp(life))
+	if err != nil {
+		return info, goneTemp(err)
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			d.discard(id)
+		}
+	}()
+	if err := d.fill(ctx, id, backend.Bytes([]byte(life+"\n"))); err != nil {
+		return info, err
+	}
+	first, err := d.newTemp(r.temp(life, 1))
+	if err != nil {
+		return info, goneTemp(err)
+	}
+	defer d.discard(first)
+	if err := d.fill(ctx, first, body); err != nil {
+		return info, err
+	}
+	name := r.version(life, 1)
+	if _, err := d.publish(ctx, first, r.dir, name); err != nil {
+		// Nobody reads this version before there is an id.
+		d.discard(id)
+		_ = d.fs.Unlink(d.path(name))
+		return info, err
+	}
+	begun, err := d.publish(ctx, id, r.dir, r.id())
+	if begun && err != nil {
+		// The record may live: its files stay for whoever looks.
+		keep = true
+		return info, &unknown{err}
+	}
+	if err != nil {
+		d.discard(id)
+		_ = d.fs.Unlink(d.path(name))
+		if errors.Is(err, iofs.ErrExist) {
+			return info, d.exists(ctx, r.dir)
+		}
+		return info, err
+	}
+	s := state{life: life, n: 1, info: first.info}
+	d.hints.set(key, life, 1)
+	return s.describe(), nil
+}
+
+// goneTemp is for a temporary file that could not even be made, because the
+// directory was taken away.
+func goneTemp(err error) error {
+	if isGone(err) {
+		return errTempGone
+	}
+	return err
+}
+
+// Replace is backend.Driver.Replace.
+func (d *Driver) Replace(ctx context.Context, key string, body backend.Body, old backend.Version) (backend.Info, error) {
+	if err := d.begin(ctx); err != nil {
+		return backend.Info{}, err
+	}
+	if err := backend.CheckKey(key); err != nil {
+		return backend.Info{}, err
+	}
+	if !backend.Replaceable(key) {
+		return backend.Info{}, fmt.Errorf("%w: only keys below %s may be replaced", backend.ErrBadKey, backend.ControlPrefix)
+	}
+	life, n, ok := parseVersion(old)
+	if !ok {
+		return backend.Info{}, fmt.Errorf("%w: %q is no version of a record in a directory", backend.ErrChanged, old)
+	}
+	for range maxAttempts {
+		s, err := d.replace(ctx, recordOf(key), life, n, body)
+		if err == nil {
+			info := s.describe()
+			info.Now = d.now()
+			return info, nil
+		}
+		if !errors.Is(err, errTempGone) {
+			return backend.Info{}, err
+		}
+	}
+	return backend.Info{}, fmt.Errorf("%w: %w, %d times", backend.ErrConflict, errTempGone, maxAttempts)
+}
+
+// replace makes version n+1 of a life, of which n must be the current one.
+func (d *Driver) replace(ctx context.Context, r record, life string, n uint64, body backend.Body) (state, error) {
+	t, err := d.newTemp(r.temp(life, n+1))
+	if isGone(err) {
+		if err := d.rootProblem(); err != nil {
+			return state{}, err
+		}
+		return state{}, fmt.Errorf("%w: nothing is there", backend.ErrChanged)
+	}
+	if err != nil {
+		return state{}, err
+	}
+	defer d.discard(t)
+	// Only now: see the first rule above.
+	s, err := d.current(ctx, r, false)
+	switch {
+	case errors.Is(err, backend.ErrNotFound):
+		return state{}, fmt.Errorf("%w: nothing is there", backend.ErrChanged)
+	case err != nil:
+		return state{}, err
+	case s.life != life || s.n != n:
+		return state{}, fmt.Errorf("%w: version %q, and %d.%s was to be replaced", backend.ErrChanged, s.version(), n, life)
+	}
+	if err := d.fill(ctx, t, body); err != nil {
+		return state{}, err
+	}
+	begun, err := d.publish(ctx, t, r.dir, r.version(life, n+1))
+	switch {
+	case errors.Is(err, iofs.ErrExist):
+		return state{}, fmt.Errorf("%w: another was faster to replace version %d.%s", backend.ErrChanged, n, life)
+	case err != nil && begun:
+		return state{}, &unknown{err}
+	case err != nil:
+		return state{}, err
+	}
+	if err := d.confirm(r, life, n); err != nil {
+		return state{}, err
+	}
+	d.hints.set(r.key, life, n+1)
+	if n+1 > keepVersions {
+		// The next replace removes what this one cannot.
+		_ = d.prune(r.dir, r.base, life, n+1-keepVersions)
+	}
+	return state{life: life, n: n + 1, info: t.info}, nil
+}
+
+// confirm looks, after n was replaced, whether it is still there. It is, unless
+// keepVersions newer ones came since. By the rules the replace was right even
+// then; but they trust that the file system shows every process the same, and
+// where it can be seen that the writer was paused for so long, that is not relied
+// on. A record that was deleted meanwhile was replaced before.
+func (d *Driver) confirm(r record, life string, n uint64) error {
+	_, err := d.fs.Lstat(d.path(r.version(life, n)))
+	if !isGone(err) {
+		return nil
+	}
+	if now, err := d.readLife(r); err != nil || now != life {
+		return nil
+	}
+	return &unknown{fmt.Errorf("version %d was replaced, but so often since that it cannot be told whether by this call", n)}
+}
+
+// hints remembers versions that were current, to begin looking there. The zero
+// value is empty. What it says may be old, not wrong.
+type hints struct {
+	mu sync.Mutex
+	m  map[string]hint
+}
+
+type hint struct {
+	life string
+	n    uint64
+}
+
+// maxHints is how many records a driver remembers.
+const maxHints = 4096
+
+func (h *hints) get(key, life string) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v := h.m[key]; v.life == life && life != "" {
+		return v.n
+	}
+	return 1
+}
+
+func (h *hints) set(key, life string, n uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.m == nil || len(h.m) >= maxHints {
+		h.m = map[string]hint{}
+	}
+	if v := h.m[key]; v.life != life || v.n < n {
+		h.m[key] = hint{life, n}
+	}
+}

@@ -1,0 +1,252 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/afero"
+
+	"github.com/swampd/swampd/backend"
+)
+
+const (
+	// tempDir holds unfinished uploads. No key begins with a dot.
+	tempDir = ".tmp"
+	// chunk is how much is copied, hashed and written at a time.
+	chunk = 1 << 20
+	// writeAhead is after how many bytes the disk is asked to begin.
+	writeAhead = 8 << 20
+)
+
+// temp is a file that has no name in the store yet.
+type temp struct {
+	rel, path string
+	f         afero.File  // nil when closed
+	info      os.FileInfo // set by fill
+}
+
+// newUpload makes an empty file in tempDir.
+func (d *Driver) newUpload(ctx context.Context) (*temp, error) {
+	for range maxMoves {
+		t, err := d.newTemp(tempDir + "/u" + random(8))
+		if !isGone(err) {
+			return t, err
+		}
+		h, err := d.hold(ctx, "")
+		if err != nil {
+			return nil, err
+		}
+		err = d.makeDir(d.path(tempDir))
+		if isGone(err) {
+			d.dirs.drop(h)
+		} else if err != nil {
+			err = failed("make the directory", tempDir, err)
+		}
+		d.dirs.release(h)
+		if err != nil && !isGone(err) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%w: make the directory %s: %w, %d times", backend.ErrConflict, tempDir, errMoved, maxMoves)
+}
+
+// newTemp makes an empty file, in a directory that must be there.
+func (d *Driver) newTemp(rel string) (*temp, error) {
+	path := d.path(rel)
+	f, err := d.fs.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|openFlags, fileMode)
+	if err != nil {
+		if isGone(err) {
+			return nil, err
+		}
+		return nil, failed("make the file", rel, err)
+	}
+	return &temp{rel: rel, path: path, f: f}, nil
+}
+
+// discard removes the temporary name, whatever became of the file. What it cannot
+// remove, CleanUploads will.
+func (d *Driver) discard(t *temp) {
+	if t.f != nil {
+		_ = t.f.Close()
+		t.f = nil
+	}
+	_ = d.fs.Unlink(t.path)
+}
+
+// fill writes body into t, checks it, and makes it durable.
+func (d *Driver) fill(ctx context.Context, t *temp, body backend.Body) error {
+	err := d.copyBody(ctx, t, body)
+	if err != nil {
+		return err
+	}
+	err = d.finish(t)
+	if cerr := t.f.Close(); err == nil && cerr != nil {
+		err = cerr // NFS and quotas tell late
+	}
+	t.f = nil
+	return writeFailed(t, err)
+}
+
+func writeFailed(t *temp, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isGone(err):
+		return errTempGone
+	}
+	return failed("write", t.rel, err)
+}
+
+func (d *Driver) finish(t *temp) error {
+	info, err := t.f.Stat()
+	if err != nil {
+		return err
+	}
+	// The umask may have taken bits away.
+	if info.Mode().Perm() != fileMode {
+		if err := setMode(d.fs, t.f, fileMode); err != nil {
+			return err
+		}
+	}
+	// Clocks of file systems stand still for milliseconds, and numbers of files are
+	// used again at once. Random small digits, by which the file becomes older by
+	// less than a millisecond, tell two files with equal numbers apart.
+	noise := time.Duration(rand.Int64N(int64(time.Millisecond)))
+	if err := setModified(d.fs, t.f, info.ModTime().Add(-noise)); err != nil {
+		return err
+	}
+	if err := t.f.Sync(); err != nil {
+		return err
+	}
+	t.info, err = t.f.Stat()
+	return err
+}
+
+// copyBody writes the content of body and checks its size and sha256.
+func (d *Driver) copyBody(ctx context.Context, t *temp, body backend.Body) error {
+	r, err := body.Open()
+	if err != nil {
+		return fmt.Errorf("open the content to write: %w", err)
+	}
+	defer r.Close()
+	c := &copier{d: d, t: t}
+	if body.HasSHA256 {
+		c.sum = sha256.New()
+	}
+	n, err := c.copy(ctx, r, body.Size)
+	switch {
+	case err != nil:
+		return err
+	case n < body.Size:
+		return fmt.Errorf("%w: it ends after %d bytes, %d were announced", backend.ErrBadContent, n, body.Size)
+	case n > body.Size:
+		return fmt.Errorf("%w: it goes on after the %d bytes that were announced", backend.ErrBadContent, body.Size)
+	case c.sum != nil && !bytes.Equal(c.sum.Sum(nil), body.SHA256[:]):
+		return fmt.Errorf("%w: its sha256 is %x, %x was announced", backend.ErrBadContent, c.sum.Sum(nil), body.SHA256)
+	}
+	return nil
+}
+
+// copier copies a content into a temporary file. While a chunk is hashed and
+// written, the next one is read.
+type copier struct {
+	d   *Driver
+	t   *temp
+	sum hash.Hash // nil if there is nothing to compare with
+}
+
+// copy copies up to size bytes. It returns how many there were, size+1 standing
+// for any number above size.
+func (c *copier) copy(ctx context.Context, r io.Reader, size int64) (int64, error) {
+	if size < 0 {
+		return 0, fmt.Errorf("%w: a size of %d was announced", backend.ErrBadContent, size)
+	}
+	buf := getBuffer(size + 1)
+	defer putBuffer(buf)
+	var n, begun int64
+	for {
+		if err := ctx.Err(); err != nil {
+			return n, err
+		}
+		// One byte more than announced is asked for, to see the end.
+		p := (*buf)[:min(int64(len(*buf)), size+1-n)]
+		m, end, err := readAll(r, p)
+		if err != nil {
+			return n, fmt.Errorf("read the content to write: %w", err)
+		}
+		p = p[:m]
+		if n+int64(m) > size {
+			return size + 1, nil
+		}
+		if err := c.write(p); err != nil {
+			return n, writeFailed(c.t, err)
+		}
+		n += int64(m)
+		if end {
+			return n, nil
+		}
+		if n-begun >= writeAhead {
+			c.d.fs.StartWriting(c.t.f, begun, n-begun)
+			begun = n
+		}
+	}
+}
+
+// readAll fills p as far as r goes. (io.ReadFull says io.ErrUnexpectedEOF for
+// that, which may as well be an error of r.)
+func readAll(r io.Reader, p []byte) (n int, end bool, err error) {
+	for idle := 0; n < len(p); {
+		m, err := r.Read(p[n:])
+		n += m
+		switch {
+		case err == io.EOF:
+			return n, true, nil
+		case err != nil:
+			return n, false, err
+		case m > 0:
+			idle = 0
+		default:
+			if idle++; idle == 100 {
+				return n, false, io.ErrNoProgress
+			}
+		}
+	}
+	return n, false, nil
+}
+
+// write hashes and writes p.
+func (c *copier) write(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if c.sum != nil {
+		c.sum.Write(p)
+	}
+	_, err := c.t.f.Write(p)
+	return err
+}
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// getBuffer returns a buffer for contents of size bytes, of chunk bytes at most.
+func getBuffer(size int64) *[]byte {
+	if size <= 64<<10 {
+		b := make([]byte, max(size, 1))
+		return &b
+	}
+	return buffers.Get().(*[]byte)
+}
+
+func putBuffer(b *[]byte) {
+	if len(*b) == chunk {
+		buffers.Put(b)
+	}
+}
