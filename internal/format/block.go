@@ -72,17 +72,17 @@ func DecodeBlock(object []byte) (*Block, error) {
 		return nil, damaged("change list", err)
 	}
 	if b.items() == 0 {
-		return nil, damaged("change list", errEmptyList)
+		return nil, damaged("change list", errEmpty)
 	}
 	return b, nil
 }
 
-var errEmptyList = errors.New("it holds nothing")
+var errEmpty = errors.New("it holds nothing")
 
 func checkListBlock(b *Block) error {
 	switch n := b.items(); {
 	case n == 0:
-		return errEmptyList
+		return errEmpty
 	case n > MaxListItems || len(b.Objects) > MaxListItems:
 		return overLimit("items of a change list", int64(max(n, len(b.Objects))), MaxListItems)
 	}

@@ -190,7 +190,7 @@ func (w *BlockWriter) Full() bool { return w.items >= MaxListItems || w.Size() >
 // Flush, and how many items it holds. An empty block is an error.
 func (w *BlockWriter) Flush() (object []byte, items uint64, err error) {
 	if w.items == 0 {
-		return nil, 0, refused("change list", errEmptyList)
+		return nil, 0, refused("change list", errEmpty)
 	}
 	p := borrow()
 	body := w.body(*p)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"unicode/utf8"
 )
 
@@ -203,8 +204,11 @@ func checkListRef(l *ListRef) error {
 	if l.Object.Kind != ObjectList {
 		return fmt.Errorf("%s: a change list must be an object of kind %d", l.Object.Name, ObjectList)
 	}
-	if l.Items == 0 || l.Items > MaxListItems {
-		return overLimit("items of a change list", int64(min(l.Items, 1<<62)), MaxListItems)
+	if l.Items == 0 {
+		return errEmpty
+	}
+	if l.Items > MaxListItems {
+		return overLimit("items of a change list", int64(min(l.Items, math.MaxInt64)), MaxListItems)
 	}
 	if err := checkObject(&l.Object); err != nil {
 		return err

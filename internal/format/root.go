@@ -3,6 +3,7 @@ package format
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/google/uuid"
@@ -93,8 +94,10 @@ func checkShardRef(s *ShardRef, seq uint64) error {
 		return overLimit("bytes of its first key", int64(len(s.First)), maxKey)
 	case s.Size < frameHeader || s.Size > frameShard.objectLimit():
 		return fmt.Errorf("%d bytes are not possible", s.Size)
-	case s.Rows == 0 || s.Rows > MaxShardItems:
-		return overLimit("rows", int64(min(s.Rows, 1<<62)), MaxShardItems)
+	case s.Rows == 0:
+		return errEmpty
+	case s.Rows > MaxShardItems:
+		return overLimit("rows", int64(min(s.Rows, math.MaxInt64)), MaxShardItems)
 	}
 	return checkUnknown(s.Unknown, shardRefFields)
 }

@@ -161,7 +161,7 @@ func (w *ShardWriter) Full() bool {
 // reference to it in which only the name is missing. An empty shard is an error.
 func (w *ShardWriter) Flush() (object []byte, ref ShardRef, err error) {
 	if w.count == 0 {
-		return nil, ref, refused("checkpoint shard", errEmptyList)
+		return nil, ref, refused("checkpoint shard", errEmpty)
 	}
 	p := borrow()
 	body := appendUint(*p, 1, uint64(w.table))

@@ -1,0 +1,512 @@
+package format
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+)
+
+// refusal is a value that the format cannot hold. It is given to the encoder,
+// and, written by a program without checks, to the decoder.
+type refusal[T any] struct {
+	name string
+	set  func(*T)
+	want error // of the decoder: ErrCorrupt if nil
+	also error // of the encoder, beside ErrInvalid
+}
+
+func testRefusals[T any](t *testing.T, c codec, sample func() *T, write func(*T) []byte, tail func(*T) []byte, cases []refusal[T]) {
+	for _, r := range cases {
+		t.Run(r.name, func(t *testing.T) {
+			x := sample()
+			if _, err := c.encode(x); err != nil {
+				t.Fatalf("the sample is refused itself: %v", err)
+			}
+			r.set(x)
+			b, err := c.encode(x)
+			if !errors.Is(err, ErrInvalid) || r.also != nil && !errors.Is(err, r.also) || b != nil || isRefusal(err) {
+				t.Errorf("encode: got %v", err)
+			}
+			want := r.want
+			if want == nil {
+				want = ErrCorrupt
+			}
+			if got, err := c.decode(seal(c.kind, write(x), tail(x))); !errors.Is(err, want) || errors.Is(err, ErrBadPath) || got != nil {
+				t.Errorf("decode: got %v", err)
+			}
+		})
+	}
+}
+
+func noTail[T any](*T) []byte { return nil }
+
+func TestRecordsThatCannotBeAreRefused(t *testing.T) {
+	entry := func(r *Record) *Entry { return &r.Entries[0] }
+	change := func(r *Record, path string) *Change {
+		for i := range entry(r).Block.Changes {
+			if c := &entry(r).Block.Changes[i]; c.Path == path {
+				return c
+			}
+		}
+		panic(path)
+	}
+	inline := func(r *Record) *Change { return change(r, "d/e\\f\n.txt") }
+	testRefusals(t, codecs["record"], sampleFull, func(r *Record) []byte { b, _ := appendRecord(nil, r); return b },
+		func(r *Record) []byte { return r.Contents }, []refusal[Record]{
+			{name: "slot 0", set: func(r *Record) { r.Slot = 0 }},
+			{name: "no kind", set: func(r *Record) { r.Kind, r.Sweep = 0, 0 }},
+			{name: "a kind of a newer program", set: func(r *Record) { r.Kind, r.Sweep = KindSweep+1, 0 }, want: ErrUpgrade},
+			{name: "a sweep mark in a commit", set: func(r *Record) { r.Kind = KindCommit }},
+			{name: "a barrier that holds something", set: func(r *Record) { r.Kind, r.Sweep = KindFence, 0 }},
+			{name: "a writer that is not JSON", set: func(r *Record) { r.Writer = json.RawMessage("{") }},
+			{name: "a writer that is too long", set: func(r *Record) {
+				r.Writer = json.RawMessage(`"` + strings.Repeat("x", MaxWriter-1) + `"`)
+			}, also: ErrLimit},
+			{name: "contents over the limit", set: func(r *Record) { r.Contents = make([]byte, MaxInline+1) }, also: ErrLimit},
+			{name: "changes of no entry", set: func(r *Record) { r.Block.Changes = []Change{{Op: OpDelete, Path: "a"}} }},
+			{name: "moves in an entry", set: func(r *Record) { entry(r).Block.Moves = []Move{{VersionRef{Path: "a", Slot: 1}, Place{Length: 1}}} }},
+			{name: "drops in an entry", set: func(r *Record) { entry(r).Block.Drops = r.Block.Drops }},
+			{name: "dead names in an entry", set: func(r *Record) { entry(r).Block.Dead = r.Block.Dead }},
+			{name: "an entry without an id", set: func(r *Record) { entry(r).ID = uuid.Nil }},
+			{name: "an entry twice", set: func(r *Record) { r.Entries[1].ID = r.Entries[0].ID }},
+			{name: "entries over the limit", set: func(r *Record) {
+				r.Entries = make([]Entry, MaxEntries+1)
+				for i := range r.Entries {
+					r.Entries[i].ID = testUUID(i)
+				}
+			}, also: ErrLimit},
+			{name: "a message over the limit", set: func(r *Record) { entry(r).Message = strings.Repeat("x", MaxMessage+1) }, also: ErrLimit},
+			{name: "a message that is not UTF-8", set: func(r *Record) { entry(r).Message = "\xff" }},
+			{name: "an object twice", set: func(r *Record) { entry(r).Block.Objects[1].Name = entry(r).Block.Objects[0].Name }},
+			{name: "an object without a good name", set: func(r *Record) { entry(r).Block.Objects[0].Name += "x" }},
+			{name: "an object of no kind", set: func(r *Record) { entry(r).Block.Objects[0].Kind = 0 }},
+			{name: "an object of a newer kind", set: func(r *Record) { entry(r).Block.Objects[0].Kind = 4 }, want: ErrUpgrade},
+			{name: "an object smaller than its footer", set: func(r *Record) { entry(r).Block.Objects[0].Size = 4095 }},
+			{name: "an object without a footer", set: func(r *Record) { entry(r).Block.Objects[0].FooterSize = 0 }},
+			{name: "an object of negative size", set: func(r *Record) { entry(r).Block.Objects[0].Size = -1 }},
+			{name: "a footer over the limit", set: func(r *Record) {
+				entry(r).Block.Objects[0].Size, entry(r).Block.Objects[0].FooterSize = math.MaxInt64, MaxFooter+1
+			}},
+			{name: "unknown fields that are known", set: func(r *Record) { entry(r).Block.Objects[0].Unknown = unknownField(6, "x") }},
+			{name: "unknown fields that are none", set: func(r *Record) { entry(r).Block.Objects[0].Unknown = []byte{0xff} }},
+			{name: "a list that is a pack", set: func(r *Record) { r.Lists[0].Object = packObject(21) }},
+			{name: "a list with a footer", set: func(r *Record) { r.Lists[0].Object.FooterSize = 100 }},
+			{name: "a list of nothing", set: func(r *Record) { r.Lists[0].Items = 0 }},
+			{name: "a list over the limit", set: func(r *Record) { r.Lists[0].Items = MaxListItems + 1 }, also: ErrLimit},
+			{name: "a list twice", set: func(r *Record) { r.Lists[0] = entry(r).Lists[0] }},
+			{name: "a path twice", set: func(r *Record) { change(r, "big").Path = "packed" }},
+			{name: "a bad path", set: func(r *Record) { change(r, "big").Path = "../x" }, also: ErrBadPath},
+			{name: "a path that is too long", set: func(r *Record) { change(r, "big").Path = strings.Repeat("x", MaxPath+1) }, also: ErrBadPath},
+			{name: "no operation", set: func(r *Record) { change(r, "big").Op = 0 }},
+			{name: "an operation of a newer program", set: func(r *Record) { change(r, "big").Op = 3 }, want: ErrUpgrade},
+			{name: "a mode of a newer program", set: func(r *Record) { change(r, "big").Mode = 1 << 20 }, want: ErrUpgrade},
+			{name: "a negative size", set: func(r *Record) { change(r, "big").Size = -1 }},
+			{name: "a delete with a size", set: func(r *Record) { change(r, "gone").Size = 1 }},
+			{name: "a delete with a hash", set: func(r *Record) { change(r, "gone").SHA256[0] = 1 }},
+			{name: "a delete with a mode", set: func(r *Record) { change(r, "gone").Mode = 1 }},
+			{name: "a delete with a time", set: func(r *Record) { change(r, "gone").MTime = 1 }},
+			{name: "a delete with metadata", set: func(r *Record) { change(r, "gone").Meta.Lifetime = 1 }},
+			{name: "metadata over the limit", set: func(r *Record) { inline(r).Meta.ContentType = strings.Repeat("x", MaxMeta) }, also: ErrLimit},
+			{name: "a negative lifetime", set: func(r *Record) { inline(r).Meta.Lifetime = -1 }},
+			{name: "a content type that is not UTF-8", set: func(r *Record) { inline(r).Meta.ContentType = "\xff" }},
+			{name: "a tag that is not UTF-8", set: func(r *Record) { inline(r).Meta.Tags[1].Value = "\xff" }},
+			{name: "a tag without a key", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "" }},
+			{name: "tags that are not sorted", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "z" }},
+			{name: "a tag twice", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "b" }},
+			{name: "a keep rule that is not UTF-8", set: func(r *Record) { inline(r).Meta.Keep[0] = "\xff" }},
+			{name: "an inline place behind the contents", set: func(r *Record) { inline(r).Place.Offset = 3 }},
+			{name: "an inline place that overflows", set: func(r *Record) { inline(r).Place.Offset = math.MaxInt64 }},
+			{name: "an inline place with a negative offset", set: func(r *Record) { inline(r).Place.Offset = -1 }},
+			{name: "a raw place of another length", set: func(r *Record) { inline(r).Place.Length = 4 }},
+			{name: "an inline place in blocks", set: func(r *Record) { inline(r).Place.Codec = CodecBlocks }},
+			{name: "no bytes for some", set: func(r *Record) { inline(r).Place.Length, inline(r).Place.Codec = 0, CodecZstd }},
+			{name: "a codec of a newer program", set: func(r *Record) { inline(r).Place.Codec = 3 }, want: ErrUpgrade},
+			{name: "some bytes for none", set: func(r *Record) { change(r, "empty").Place.Length = 1 }},
+			{name: "no bytes in an object", set: func(r *Record) { change(r, "empty").Place.Object = 0 }},
+			{name: "an object that is not in the table", set: func(r *Record) { change(r, "packed").Place.Object = 2 }},
+			{name: "a place behind the data", set: func(r *Record) { change(r, "packed").Place.Offset = 1<<20 - 4096 - 89 }},
+			{name: "a place that overflows", set: func(r *Record) { change(r, "packed").Place.Offset = math.MaxInt64 - 5 }},
+			{name: "a small content that is too large", set: func(r *Record) { change(r, "packed").Size = MaxSmall + 1 }, also: ErrLimit},
+			{name: "a large content that is too large", set: func(r *Record) { change(r, "big").Size = MaxBlocks*BlockSize + 1 }, also: ErrLimit},
+			{name: "a large content that grew", set: func(r *Record) { change(r, "big").Size = 2_999_999 }},
+			{name: "a pack in blocks", set: func(r *Record) { change(r, "packed").Place.Codec = CodecBlocks }},
+			{name: "a part of a large object", set: func(r *Record) { change(r, "big").Place.Length-- }},
+			{name: "a large object in one piece", set: func(r *Record) { change(r, "big").Place.Codec = CodecZstd }},
+			{name: "a content in a list", set: func(r *Record) { entry(r).Block.Objects[0] = listObject(10) }},
+			{name: "a move of slot 0", set: func(r *Record) { r.Block.Moves[0].Slot = 0 }},
+			{name: "a move of a bad path", set: func(r *Record) { r.Block.Moves[0].Path = "" }, also: ErrBadPath},
+			{name: "a move into the record", set: func(r *Record) { r.Block.Moves[0].Place = Place{Object: Inline, Length: 1} }},
+			{name: "a move to nowhere", set: func(r *Record) { r.Block.Moves[0].Place.Object = 1 }},
+			{name: "a drop of slot 0", set: func(r *Record) { r.Block.Drops[0].Slot = 0 }},
+			{name: "a drop of a bad path", set: func(r *Record) { r.Block.Drops[0].Path = "a//b" }, also: ErrBadPath},
+			{name: "a bad dead name", set: func(r *Record) { r.Block.Dead[0] = "commits/1" }},
+			{name: "a dead name twice", set: func(r *Record) { r.Block.Dead[0] = r.Block.Dead[1] }},
+			{name: "changes over the limit", set: func(r *Record) {
+				entry(r).Block = Block{Changes: manyDeletes(MaxChangesHere, "")}
+			}, also: ErrLimit},
+			{name: "lists over the limit", set: func(r *Record) {
+				r.Lists = make([]ListRef, MaxLists)
+				for i := range r.Lists {
+					r.Lists[i] = ListRef{Object: listObject(100 + i), Items: 1}
+				}
+			}, also: ErrLimit},
+			{name: "a body over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecordBody/MaxMessage+1, "x") }, also: ErrLimit},
+			{name: "an object over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecord/MaxMessage+1, "") }, also: ErrLimit},
+		})
+}
+
+// manyDeletes are changes of exactly so many bytes in a block.
+func manyDeletes(size int, prefix string) []Change {
+	var b Block
+	b.Changes = []Change{{Op: OpDelete, Path: fmt.Sprintf("%s%06d", prefix, 0)}}
+	one := b.EncodedSize()
+	n := size/one - 1
+	for i := 1; i < n; i++ {
+		b.Changes = append(b.Changes, Change{Op: OpDelete, Path: fmt.Sprintf("%s%06d", prefix, i)})
+	}
+	rest := size - n*one // between one and two
+	b.Changes = append(b.Changes, Change{Op: OpDelete, Path: prefix + "z" + strings.Repeat("z", rest-one+5)})
+	if prefix == "" { // one byte over
+		b.Changes[n].Path += "z"
+	}
+	return b.Changes
+}
+
+// longMessages are entries with the longest messages: of one letter, or of
+// letters that cannot be compressed much.
+func longMessages(n int, letter string) []Entry {
+	entries := make([]Entry, n)
+	rng := rand.New(rand.NewPCG(7, 8))
+	for i := range entries {
+		entries[i].ID = testUUID(i)
+		if letter != "" {
+			entries[i].Message = strings.Repeat(letter, MaxMessage)
+			continue
+		}
+		message := make([]rune, MaxMessage/2)
+		for j := range message {
+			message[j] = 0x80 + rune(rng.IntN(0x800-0x80)) // two bytes each
+		}
+		entries[i].Message = string(message)
+	}
+	return entries
+}
+
+// At the limit, records are possible.
+func TestRecordsAtTheLimitsArePossible(t *testing.T) {
+	for name, set := range map[string]func(*Record){
+		"entries": func(r *Record) {
+			r.Entries = make([]Entry, MaxEntries)
+			for i := range r.Entries {
+				r.Entries[i].ID = testUUID(i)
+			}
+		},
+		"message":  func(r *Record) { r.Entries[0].Message = strings.Repeat("x", MaxMessage) },
+		"body":     func(r *Record) { r.Entries = longMessages(MaxRecordBody/MaxMessage-1, "x") },
+		"path":     func(r *Record) { r.Entries[0].Block.Changes[1].Path = strings.Repeat("x", MaxPath) },
+		"contents": func(r *Record) { r.Contents = make([]byte, MaxInline) },
+		"writer":   func(r *Record) { r.Writer = json.RawMessage(`"` + strings.Repeat("x", MaxWriter-2) + `"`) },
+		"changes":  func(r *Record) { r.Entries[0].Block = Block{Changes: manyDeletes(MaxChangesHere, "x")} },
+		"changes of all entries": func(r *Record) {
+			r.Entries[0].Block = Block{Changes: manyDeletes(MaxChangesHere/2, "x")}
+			r.Entries = append(r.Entries, Entry{ID: testUUID(9), Block: Block{Changes: manyDeletes(MaxChangesHere/2, "x")}})
+		},
+		"metadata": func(r *Record) {
+			r.Entries[0].Block.Changes[0].Meta.ContentType = strings.Repeat("x", MaxMeta-4)
+			if n := len(appendMeta(nil, &r.Entries[0].Block.Changes[0].Meta)); n != MaxMeta {
+				panic(n)
+			}
+		},
+		"lists": func(r *Record) {
+			r.Entries[0].Lists = make([]ListRef, MaxLists-1)
+			for i := range r.Entries[0].Lists {
+				r.Entries[0].Lists[i] = ListRef{Object: listObject(100 + i), Items: MaxListItems}
+			}
+			r.Lists = []ListRef{{Object: listObject(99), Items: 1}}
+		},
+	} {
+		r := sampleInline()
+		set(r)
+		b, err := EncodeRecord(r)
+		if err != nil {
+			t.Errorf("%s: encode: %v", name, err)
+			continue
+		}
+		if _, err := DecodeRecord(b); err != nil {
+			t.Errorf("%s: decode: %v", name, err)
+		}
+	}
+}
+
+func TestListsThatCannotBeAreRefused(t *testing.T) {
+	testRefusals(t, codecs["list"], sampleList, func(b *Block) []byte { return appendBlock(nil, b) }, noTail[Block], []refusal[Block]{
+		{name: "nothing", set: func(b *Block) { *b = Block{Objects: b.Objects} }},
+		{name: "items over the limit", set: func(b *Block) {
+			*b = Block{Changes: make([]Change, MaxListItems+1)}
+			for i := range b.Changes {
+				b.Changes[i] = Change{Op: OpDelete, Path: fmt.Sprintf("%06d", i)}
+			}
+		}, also: ErrLimit},
+		{name: "objects over the limit", set: func(b *Block) {
+			b.Objects = make([]Object, MaxListItems+1)
+			for i := range b.Objects {
+				b.Objects[i] = packObject(i)
+			}
+		}, also: ErrLimit},
+		{name: "a path twice", set: func(b *Block) { b.Changes[0].Path = b.Changes[200].Path }},
+		{name: "an inline place behind any contents", set: func(b *Block) {
+			b.Changes[0].Place = Place{Object: Inline, Offset: MaxInline, Length: 1, Codec: CodecZstd}
+		}},
+		{name: "a body over the limit", set: func(b *Block) { b.Unknown = unknownField(6, strings.Repeat("x", MaxBody)) }, also: ErrLimit},
+	})
+}
+
+func TestInlinePlacesOfAListLieInTheContents(t *testing.T) {
+	b := sampleList()
+	b.Changes[5].Place = Place{Object: Inline, Offset: 10, Length: 20, Codec: CodecZstd}
+	got, err := DecodeBlock(mustEncode(t, EncodeBlock, b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := got.CheckInline(30); err != nil {
+		t.Errorf("all inside: %v", err)
+	}
+	if err := got.CheckInline(29); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("one byte outside: got %v", err)
+	}
+}
+
+func TestFootersThatCannotBeAreRefused(t *testing.T) {
+	hashes := func(f *Footer) (tail []byte) {
+		for i := range f.Blocks {
+			tail = append(tail, f.Blocks[i].SHA256[:]...)
+		}
+		return tail
+	}
+	write := func(f *Footer) []byte { return appendFooter(nil, f) }
+	testRefusals(t, codecs["footer"], samplePackFooter, write, hashes, []refusal[Footer]{
+		{name: "no kind", set: func(f *Footer) { f.Kind = 0 }},
+		{name: "a newer kind", set: func(f *Footer) { f.Kind = 4 }, want: ErrUpgrade},
+		{name: "a list", set: func(f *Footer) { f.Kind = ObjectList }},
+		{name: "blocks in a pack", set: func(f *Footer) { f.Blocks = []BlockRef{{Length: 5}} }},
+		{name: "a delete", set: func(f *Footer) { f.Changes[0] = Change{Op: OpDelete, Path: "a"} }},
+		{name: "an inline place", set: func(f *Footer) { f.Changes[0].Place.Object = Inline }},
+		{name: "an empty content", set: func(f *Footer) { f.Changes[0].Size, f.Changes[0].Place = 0, Place{Object: Inline} }},
+		{name: "another object", set: func(f *Footer) { f.Changes[0].Place.Object = 1 }},
+		{name: "a content in blocks", set: func(f *Footer) { f.Changes[0].Place.Codec = CodecBlocks }},
+		{name: "contents over the limit", set: func(f *Footer) {
+			_, f.Changes = manyChanges(MaxFooterChanges + 1)
+			for i := range f.Changes {
+				f.Changes[i].Place.Object = 0
+			}
+		}, also: ErrLimit},
+	})
+	testRefusals(t, codecs["footer"], func() *Footer { return sampleLargeFooter(5) }, write, hashes, []refusal[Footer]{
+		{name: "no content", set: func(f *Footer) { f.Changes = nil }},
+		{name: "two contents", set: func(f *Footer) { f.Changes = append(f.Changes, f.Changes[0]) }},
+		{name: "a content in one piece", set: func(f *Footer) { f.Changes[0].Place.Codec = CodecZstd }},
+		{name: "a block too few", set: func(f *Footer) { f.Blocks = f.Blocks[:5] }},
+		{name: "a block too many", set: func(f *Footer) { f.Blocks = append(f.Blocks, f.Blocks[1]) }},
+		{name: "an empty block", set: func(f *Footer) { f.Blocks[0].Length = 0 }},
+		{name: "a block of negative length", set: func(f *Footer) { f.Blocks[0].Length = -1 }},
+		{name: "a block that grew", set: func(f *Footer) { f.Blocks[0].Length = BlockSize + 1 }},
+		{name: "a short raw block", set: func(f *Footer) { f.Blocks[1].Length-- }},
+		{name: "a long last block", set: func(f *Footer) { f.Blocks[5].Length++ }},
+		{name: "another sum", set: func(f *Footer) { f.Blocks[0].Length++ }},
+		{name: "a content that begins later", set: func(f *Footer) { f.Changes[0].Place.Offset = 1 }},
+		{name: "a codec in a block of blocks", set: func(f *Footer) { f.Blocks[0].Codec = CodecBlocks }, want: ErrUpgrade},
+		{name: "a size over the limit", set: func(f *Footer) { f.Changes[0].Size = MaxBlocks*BlockSize + 1 }, also: ErrLimit},
+	})
+}
+
+// A footer whose lists of blocks do not agree cannot be written by this program.
+func TestFootersWithUnevenListsAreCorrupt(t *testing.T) {
+	f := sampleLargeFooter(5)
+	body := appendFooter(nil, f)
+	hashes := make([]byte, 32*len(f.Blocks))
+	for name, object := range map[string][]byte{
+		"a hash too few":  seal(frameFooter, body, hashes[32:]),
+		"a hash too many": seal(frameFooter, body, append(hashes, hashes[:32]...)),
+		"half a hash":     seal(frameFooter, body, hashes[16:]),
+		"a codec too few": seal(frameFooter, append(body[:len(body)-8:len(body)-8], appendBytes(nil, 8, make([]byte, 5))...), hashes),
+		"a codec too many": seal(frameFooter, append(body[:len(body)-8:len(body)-8], appendBytes(nil, 8, make([]byte, 7))...),
+			hashes),
+		"no codecs": seal(frameFooter, body[:len(body)-8], hashes),
+	} {
+		if _, err := DecodeFooter(object); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestFooterPlacesLieInTheData(t *testing.T) {
+	pack, large := samplePackFooter(), sampleLargeFooter(2)
+	last := pack.Changes[49].Place
+	size := large.Changes[0].Place.Length
+	for _, c := range []struct {
+		f    *Footer
+		data int64
+		ok   bool
+	}{
+		{pack, last.Offset + last.Length, true}, {pack, last.Offset + last.Length - 1, false}, {pack, 1 << 40, true},
+		{large, size, true}, {large, size - 1, false}, {large, size + 1, false},
+	} {
+		if err := c.f.CheckData(c.data); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Errorf("kind %d in %d bytes: got %v", c.f.Kind, c.data, err)
+		}
+	}
+}
+
+// The longest content that is possible has a footer that is possible.
+func TestFooterOfTheLongestContentFits(t *testing.T) {
+	const body = MaxBlocks * (3 + 1) // a raw block's length takes 3 bytes, a codec 1
+	const rest = 1 << 20             // one change with a long path and metadata
+	if limit := frameFooter.bodyLimit(frameFooter.tailLimit()); body+rest > limit {
+		t.Errorf("the body may have %d bytes, needs %d", limit, body+rest)
+	}
+	if n := len(appendUint(nil, 1, BlockSize)) - 1; n != 3 {
+		t.Errorf("the length of a raw block takes %d bytes", n)
+	}
+	if limit := frameFooter.objectLimit() + trailerSize; limit != MaxFooter {
+		t.Errorf("MaxFooter is %d, the limit %d", MaxFooter, limit)
+	}
+	// A pack's body may not be longer because a large object's may.
+	if limit := frameFooter.bodyLimit(0); limit != MaxBody {
+		t.Errorf("the body of a footer without blocks may have %d bytes", limit)
+	}
+}
+
+func TestShardsThatCannotBeAreRefused(t *testing.T) {
+	write := func(s *Shard) []byte { return appendShard(nil, s) }
+	c := codecs["shard"]
+	testRefusals(t, c, func() *Shard { return sampleShard(TableVersions, 5) }, write, noTail[Shard], []refusal[Shard]{
+		{name: "no table", set: func(s *Shard) { s.Table = 0 }},
+		{name: "a newer table", set: func(s *Shard) { s.Table = 4 }, want: ErrUpgrade},
+		{name: "no rows", set: func(s *Shard) { s.Versions = nil }},
+		{name: "another table", set: func(s *Shard) { s.Table = TableObjects }},
+		{name: "rows of two tables", set: func(s *Shard) { s.Log = sampleShard(TableLog, 1).Log }},
+		{name: "a bad name", set: func(s *Shard) { s.Names[0] = "x" }},
+		{name: "a name twice", set: func(s *Shard) { s.Names = append(s.Names, s.Names[0]) }},
+		{name: "a place in no name", set: func(s *Shard) { s.Versions[0].Change.Place.Object = 1 }},
+		{name: "an inline place behind any record", set: func(s *Shard) { s.Versions[5].Change.Place.Offset = MaxRecord }},
+		{name: "slot 0", set: func(s *Shard) { s.Versions[0].Slot = 0 }},
+		{name: "an end before the beginning", set: func(s *Shard) { s.Versions[5].Until = 3 }},
+		{name: "a bad path", set: func(s *Shard) { s.Versions[0].Change.Path = ".swamp/x" }, also: ErrBadPath},
+		{name: "paths that do not rise", set: func(s *Shard) { s.Versions[0], s.Versions[1] = s.Versions[1], s.Versions[0] }},
+		{name: "slots of a path that do not rise", set: func(s *Shard) { s.Versions[6].Slot = 3 }},
+		{name: "rows over the limit", set: func(s *Shard) {
+			s.Versions = make([]VersionRow, MaxShardItems+1)
+			for i := range s.Versions {
+				s.Versions[i] = VersionRow{Slot: 1, Change: Change{Op: OpDelete, Path: fmt.Sprintf("%06d", i)}}
+			}
+		}, also: ErrLimit},
+		{name: "names over the limit", set: func(s *Shard) {
+			s.Names = make([]string, MaxShardItems+1)
+			for i := range s.Names {
+				s.Names[i] = DataKey(uint64(i), testUUID(1))
+			}
+		}, also: ErrLimit},
+	})
+	testRefusals(t, c, func() *Shard { return sampleShard(TableObjects, 5) }, write, noTail[Shard], []refusal[Shard]{
+		{name: "an object that is new", set: func(s *Shard) { s.Objects[0].Object.New = true }},
+		{name: "an object never born", set: func(s *Shard) { s.Objects[0].Born = 0 }},
+		{name: "an object dead before it was born", set: func(s *Shard) { s.Objects[0].Born = 10 }},
+		{name: "an object without a good name", set: func(s *Shard) { s.Objects[0].Object.Name = "data/1" }},
+		{name: "names that do not rise", set: func(s *Shard) { s.Objects[1] = s.Objects[0] }},
+		{name: "names of data objects", set: func(s *Shard) { s.Names = []string{DataKey(1, testUUID(1))} }},
+	})
+	testRefusals(t, c, func() *Shard { return sampleShard(TableLog, 5) }, write, noTail[Shard], []refusal[Shard]{
+		{name: "slot 0 in the log", set: func(s *Shard) { s.Log[0].Slot = 0 }},
+		{name: "slots that do not rise", set: func(s *Shard) { s.Log[1].Slot = 1 }},
+		{name: "a newer kind of record", set: func(s *Shard) { s.Log[0].Kind = 7 }, want: ErrUpgrade},
+		{name: "a negative size", set: func(s *Shard) { s.Log[0].Size = -1 }},
+		{name: "a writer that is not JSON", set: func(s *Shard) { s.Log[0].Writer = json.RawMessage("x") }},
+		{name: "an entry without an id", set: func(s *Shard) { s.Log[0].Entries[0].ID = uuid.Nil }},
+		{name: "a message over the limit", set: func(s *Shard) { s.Log[0].Entries[0].Message = strings.Repeat("x", MaxMessage+1) }, also: ErrLimit},
+		{name: "entries over the limit", set: func(s *Shard) { s.Log[0].Entries = manyLogEntries(MaxEntries + 1) }, also: ErrLimit},
+		{name: "entries of all rows over the limit", set: func(s *Shard) {
+			s.Log = nil
+			for i := range MaxShardItems / MaxEntries {
+				s.Log = append(s.Log, LogRow{Slot: uint64(i + 1), Kind: KindCommit, Entries: manyLogEntries(MaxEntries)})
+			}
+		}, also: ErrLimit},
+	})
+}
+
+func manyLogEntries(n int) []LogEntry {
+	entries := make([]LogEntry, n)
+	for i := range entries {
+		entries[i].ID = testUUID(1)
+	}
+	return entries
+}
+
+func TestRootsThatCannotBeAreRefused(t *testing.T) {
+	testRefusals(t, codecs["root"], sampleRoot, func(r *Root) []byte { return appendRoot(nil, r) }, noTail[Root], []refusal[Root]{
+		{name: "slot 0", set: func(r *Root) { r.Seq = 0 }},
+		{name: "no datastore", set: func(r *Root) { r.Datastore = uuid.Nil }},
+		{name: "no table", set: func(r *Root) { r.Shards[0].Table = 0 }},
+		{name: "a newer table", set: func(r *Root) { r.Shards[3].Table = 4 }, want: ErrUpgrade},
+		{name: "a shard without a good name", set: func(r *Root) { r.Shards[0].Name += "x" }},
+		{name: "a shard that is a root", set: func(r *Root) { r.Shards[0].Name = RootKey(1, testUUID(1)) }},
+		{name: "a shard of a later checkpoint", set: func(r *Root) { r.Shards[0].Name = ShardKey(101, testUUID(1), 0) }},
+		{name: "a shard twice", set: func(r *Root) { r.Shards[0].Name = r.Shards[1].Name }},
+		{name: "a shard without rows", set: func(r *Root) { r.Shards[0].Rows, r.Versions = 0, 15 }},
+		{name: "rows over the limit", set: func(r *Root) { r.Shards[0].Rows, r.Versions = MaxShardItems+1, MaxShardItems+16 }, also: ErrLimit},
+		{name: "a shard without size", set: func(r *Root) { r.Shards[0].Size = 0 }},
+		{name: "tables that do not rise", set: func(r *Root) { r.Shards[2], r.Shards[3] = r.Shards[3], r.Shards[2] }},
+		{name: "keys that do not rise", set: func(r *Root) { r.Shards[1].First = "" }},
+		{name: "a key over the limit", set: func(r *Root) { r.Shards[1].First = strings.Repeat("x", MaxPath+22) }, also: ErrLimit},
+		{name: "another number of versions", set: func(r *Root) { r.Versions++ }},
+		{name: "another number of objects", set: func(r *Root) { r.Objects++ }},
+		{name: "another number of slots", set: func(r *Root) { r.Slots++ }},
+		{name: "shards over the limit", set: func(r *Root) {
+			r.Shards = make([]ShardRef, MaxShards+1)
+			for i := range r.Shards {
+				r.Shards[i] = ShardRef{Table: TableLog, First: SlotKey(uint64(i + 1)), Name: ShardKey(1, testUUID(1), i), Size: 100, Rows: 1}
+			}
+			r.Versions, r.Objects, r.Slots = 0, 0, MaxShards+1
+		}, also: ErrLimit},
+	})
+}
+
+func TestControlRecordsThatCannotBeAreRefused(t *testing.T) {
+	for name, set := range map[string]func(*Checkpoint){
+		"no beat":                  func(c *Checkpoint) { c.Beat = uuid.Nil },
+		"floor over previous":      func(c *Checkpoint) { c.Floor = 51 },
+		"previous over seq":        func(c *Checkpoint) { c.Previous = 101 },
+		"a root of another slot":   func(c *Checkpoint) { c.Root = RootKey(99, testUUID(1)) },
+		"a root without a slot":    func(c *Checkpoint) { c.Seq, c.Previous, c.Floor = 0, 0, 0 },
+		"no root":                  func(c *Checkpoint) { c.Root = "" },
+		"a bad hash":               func(c *Checkpoint) { c.RootHash = c.RootHash[1:] },
+		"no size":                  func(c *Checkpoint) { c.RootSize = 0 },
+		"a known field in Extra":   func(c *Checkpoint) { c.Extra["seq"] = json.RawMessage("1") },
+		"an Extra that is no JSON": func(c *Checkpoint) { c.Extra["x"] = json.RawMessage("{") },
+		"too much Extra":           func(c *Checkpoint) { c.Extra["x"] = json.RawMessage(`"` + strings.Repeat("x", MaxControl) + `"`) },
+		"no format":                func(c *Checkpoint) { c.Format = 0 },
+		"a reader over the format": func(c *Checkpoint) { c.MinReader = 4 },
+	} {
+		c := sampleCheckpoint()
+		set(c)
+		if b, err := EncodeCheckpoint(c); !errors.Is(err, ErrInvalid) || b != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, set := range map[string]func(*Marker){
+		"no datastore": func(m *Marker) { m.Datastore = uuid.Nil },
+		"no reader":    func(m *Marker) { m.MinReader = 0 },
+		"too long":     func(m *Marker) { m.Program = strings.Repeat("x", MaxControl) },
+	} {
+		m := sampleMarker()
+		set(m)
+		if b, err := EncodeMarker(m); !errors.Is(err, ErrInvalid) || b != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
