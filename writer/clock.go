@@ -1,0 +1,35 @@
+package writer
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Every duration that decides something is taken from a clock that nobody can
+// set and that counts while the machine sleeps: bootClock. The wall clock is
+// written into records for people and never read back.
+
+var started = time.Now()
+
+func sinceStart() time.Duration { return time.Since(started) }
+
+// sleep waits, or returns false as soon as ctx ends.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return ctx.Err() == nil
+	}
+}
+
+// jitter is between half of d and one and a half.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+
+// backoff is how long to wait after the n-th attempt (from 0).
+func backoff(n int) time.Duration {
+	return jitter(min(100*time.Millisecond<<min(n, 10), 2*time.Second))
+}

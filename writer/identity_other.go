@@ -1,0 +1,6 @@
+//go:build !linux
+
+package writer
+
+// fillIdentity adds nothing: hostname and pid are all that is known here.
+func fillIdentity(*Identity) {}
