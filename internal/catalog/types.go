@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"fmt"
+
 	"github.com/google/uuid"
 
 	"github.com/swampd/swampd/internal/format"
@@ -28,10 +30,13 @@ type Located struct {
 	Slot   uint64
 	// Object holds them otherwise, and Offset counts from its start.
 	Object format.Object
-	Dead   uint64 // slot that marked Object dead, 0 = live: a version with a dead object is a defect
-	Offset int64
-	Length int64 // stored bytes
-	Codec  format.Codec
+	// A version with a dead or suspect object is a defect of the log: its bytes
+	// may be gone.
+	Dead    uint64 // slot that marked Object dead, 0 = it is live
+	Suspect bool   // no record made Object live as it should
+	Offset  int64
+	Length  int64 // stored bytes
+	Codec   format.Codec
 }
 
 // Version is one retained version of one path.
@@ -52,11 +57,26 @@ type Version struct {
 
 // Object is a data object as the catalog knows it.
 type Object struct {
-	format.ObjectRow
+	format.Object        // New is not set
+	Born          uint64 // slot that made it live, 0 = none did: an orphan that was marked dead
+	Dead          uint64 // slot that marked it dead, 0 = it is live
+	// Suspect: a record referenced it that neither made it nor found it live (I5).
+	Suspect bool
+
+	rowUnknown []byte
 }
 
-// Live says whether the object may be referenced.
-func (o *Object) Live() bool { return o.Dead == 0 }
+// Row returns the object as a row of a checkpoint.
+func (o *Object) Row() format.ObjectRow {
+	return format.ObjectRow{Object: o.Object, Born: o.Born, Dead: o.Dead, Unknown: o.rowUnknown}
+}
+
+// described says whether a record described the object; of an orphan that was
+// marked dead only the name is known, which is no row of a checkpoint.
+func (o *Object) described() bool { return o.Kind != 0 }
+
+// Live says whether a new commit may reference the object.
+func (o *Object) Live() bool { return o.Dead == 0 && !o.Suspect }
 
 // VersionRow is a row for a checkpoint's shard, with the name of its object in
 // the place of an index.
@@ -77,9 +97,30 @@ type Defect struct {
 
 // Counts are totals of the state at the head.
 type Counts struct {
-	Versions  uint64 // retained versions, delete markers included
-	Paths     uint64 // living paths
-	PathBytes int64  // content bytes of the living paths
-	Objects   uint64 // live data objects, lists included
-	Bytes     int64  // stored bytes of the live data objects
+	Versions   uint64 // retained versions, delete markers included: rows of a checkpoint's version shards
+	Paths      uint64 // living paths
+	PathBytes  int64  // content bytes of the living paths
+	Objects    uint64 // live data objects, lists included
+	Bytes      int64  // stored bytes of the live data objects
+	ObjectRows uint64 // rows of a checkpoint's object shards: live, or dead and not forgotten
+	Slots      uint64 // rows of a checkpoint's log shards
+	Defects    uint64 // found, of which Defects lists the first MaxDefects
 }
+
+// MaxDefects bounds what a damaged or hostile log can make a catalog write down.
+const MaxDefects = 10_000
+
+// Error makes a Defect an error.
+func (d *Defect) Error() string {
+	where := ""
+	if d.Path != "" {
+		where += fmt.Sprintf(" path %q:", d.Path)
+	}
+	if d.Object != "" {
+		where += fmt.Sprintf(" object %s:", d.Object)
+	}
+	return fmt.Sprintf("record %d:%s %s", d.Slot, where, d.What)
+}
+
+// Unwrap returns format.ErrCorrupt.
+func (d *Defect) Unwrap() error { return format.ErrCorrupt }
