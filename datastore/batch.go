@@ -1,0 +1,459 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/swampd/swampd/internal/catalog"
+	"github.com/swampd/swampd/internal/format"
+	"github.com/swampd/swampd/writer"
+)
+
+// Batch is a commit in the making: puts and deletes that land together or not
+// at all. Put, PutFile and Delete may be called from several goroutines; a
+// later one for the same path takes the place of an earlier one. Contents are
+// sent to the store while the batch fills; nothing of it is visible before
+// Commit.
+type Batch struct {
+	s    *Store
+	hold *writer.Hold
+	id   uuid.UUID
+	base uint64
+	// fresh: the datastore held nothing when the batch began, so there is
+	// nothing to compare with and nothing to share.
+	fresh bool
+
+	st *staging // contents on their way to the store
+
+	mu      sync.Mutex
+	changes changeSet
+	ended   bool
+}
+
+// Begin starts a batch. It makes this process the writer if it is not, which
+// waits for another writer up to Options.MaxWait (ErrBusy), and catches up.
+func (s *Store) Begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
+	b, err := s.begin(ctx, o)
+	return b, fail("begin", "", err)
+}
+
+func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	if o == nil {
+		o = &BatchOptions{}
+	}
+	hold, err := s.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := o.ID
+	if id == uuid.Nil {
+		id = newID()
+	}
+	head := s.Head()
+	base := o.Base
+	if base == 0 {
+		base = head
+	} else if base > head {
+		return nil, fmt.Errorf("%w: the base %d is newer than the newest slot %d", ErrNotFound, base, head)
+	}
+	b := &Batch{s: s, hold: hold, id: id, base: base, changes: changeSet{mem: map[string]*staged{}}}
+	if b.fresh, err = s.overlay.emptyState(ctx); err != nil {
+		return nil, err
+	}
+	b.st = newStaging(s, id, hold.Session())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	s.batch[b] = struct{}{}
+	return b, nil
+}
+
+// ID returns the id that the commit will have.
+func (b *Batch) ID() uuid.UUID { return b.id }
+
+// Base returns the slot whose state the batch builds on.
+func (b *Batch) Base() uint64 { return b.base }
+
+// Len returns how many paths the batch changes.
+func (b *Batch) Len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.changes.len()
+}
+
+// Put stages a content from a stream. Size and sha256 are taken on the way;
+// what is committed later is checked against them. It blocks while it reads and
+// while the local disk takes what is staged; up to 1 MiB is held in memory.
+func (b *Batch) Put(ctx context.Context, path string, r io.Reader, o *PutOptions) (Put, error) {
+	p, err := b.put(ctx, path, o, func(small *[]byte) (*content, error) {
+		return b.st.fromReader(ctx, r, small)
+	})
+	return p, fail("put", path, err)
+}
+
+// PutFile stages a file in place: it is read twice, once now and once when it
+// is sent, and must not change in between (ErrChanged, nothing lands). Files up
+// to 1 MiB are read once. Mode and mtime are the file's where o leaves them
+// zero; a symbolic link is stored as a link. Anything but a regular file or a
+// link is refused.
+func (b *Batch) PutFile(ctx context.Context, path, file string, o *PutOptions) (Put, error) {
+	p, err := b.putFile(ctx, path, file, o)
+	return p, fail("put", path, err)
+}
+
+func (b *Batch) putFile(ctx context.Context, path, file string, o *PutOptions) (Put, error) {
+	var opts PutOptions
+	if o != nil {
+		opts = *o
+	}
+	fi, err := os.Lstat(file)
+	if err != nil {
+		return Put{}, err
+	}
+	if opts.MTime.IsZero() {
+		opts.MTime = fi.ModTime()
+	}
+	if opts.Mode == 0 {
+		opts.Mode = fi.Mode().Perm()
+		if opts.Mode == 0 {
+			opts.Mode = fs.ModeIrregular // a real mode of 0000, not "none given"
+		}
+	}
+	switch {
+	case fi.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(file)
+		if err != nil {
+			return Put{}, err
+		}
+		opts.Mode = fs.ModeSymlink | 0o777
+		return b.put(ctx, path, &opts, func(*[]byte) (*content, error) { return smallContent([]byte(target)), nil })
+	case !fi.Mode().IsRegular():
+		return Put{}, fmt.Errorf("%s is %s, which cannot be stored; only regular files and symbolic links can", file, describeType(fi.Mode()))
+	}
+	return b.put(ctx, path, &opts, func(small *[]byte) (*content, error) {
+		return b.st.fromFile(ctx, file, fi, small)
+	})
+}
+
+func describeType(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a special file"
+}
+
+// smallBuffers are reused between puts of small contents.
+var smallBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10); return &b }}
+
+func (b *Batch) put(ctx context.Context, path string, o *PutOptions, read func(*[]byte) (*content, error)) (Put, error) {
+	if err := CheckPath(path); err != nil {
+		return Put{}, err
+	}
+	if err := b.usable(ctx); err != nil {
+		return Put{}, err
+	}
+	if o == nil {
+		o = &PutOptions{}
+	}
+	ch, err := changeOf(path, o)
+	if err != nil {
+		return Put{}, err
+	}
+	buf := smallBuffers.Get().(*[]byte)
+	defer smallBuffers.Put(buf)
+	c, err := read(buf)
+	if err != nil {
+		return Put{}, err
+	}
+	ch.Size, ch.SHA256 = c.size, c.sum
+	put := Put{Path: path, Size: c.size, SHA256: c.sum}
+	if o.SkipUnchanged && !b.fresh {
+		same, err := b.unchanged(ctx, &ch)
+		if err != nil {
+			return put, errors.Join(err, c.discard())
+		}
+		if same {
+			put.Unchanged = true
+			return put, c.discard()
+		}
+	}
+	sc := &staged{change: ch, dup: -1}
+	if !b.fresh && c.size > 0 {
+		if put.Deduplicated, err = b.share(ctx, sc); err != nil {
+			return put, errors.Join(err, c.discard())
+		}
+	}
+	if err := b.st.stage(ctx, c, sc); err != nil {
+		return put, err
+	}
+	return put, b.set(ctx, sc)
+}
+
+func (b *Batch) set(ctx context.Context, sc *staged) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return ErrClosed
+	}
+	return b.changes.set(ctx, sc, b.st)
+}
+
+// usable says whether the batch can still take something.
+func (b *Batch) usable(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	b.mu.Lock()
+	ended := b.ended
+	b.mu.Unlock()
+	if ended {
+		return fmt.Errorf("%w: the batch was committed or discarded", ErrClosed)
+	}
+	if err := b.hold.Err(); err != nil {
+		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, err)
+	}
+	return b.st.failed()
+}
+
+// unchanged says whether the newest version of the path equals the change.
+func (b *Batch) unchanged(ctx context.Context, ch *format.Change) (bool, error) {
+	b.mu.Lock()
+	has, err := b.changes.has(ctx, ch.Path)
+	b.mu.Unlock()
+	if err != nil || has {
+		return false, err
+	}
+	v, found, err := b.s.lookup(ctx, ch.Path, Newest)
+	if err != nil || !found || v.Deleted {
+		return false, err
+	}
+	return v.Size == ch.Size && v.SHA256 == ch.SHA256 && modeBits(v.Mode) == ch.Mode &&
+		unixNano(v.MTime) == ch.MTime && metaEqual(metaOf(&v.Meta), ch.Meta), nil
+}
+
+// share looks for the content among the live data objects (never inline: R6).
+// The content is staged all the same, in case that object dies before the
+// commit (R5).
+func (b *Batch) share(ctx context.Context, sc *staged) (bool, error) {
+	snap, err := b.s.cat.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer snap.Close()
+	loc, found, err := snap.FindContent(ctx, sc.change.SHA256, sc.change.Size)
+	if err != nil || !found {
+		return false, err
+	}
+	b.st.share(sc, loc)
+	return true, nil
+}
+
+// Delete stages the removal of a path. ErrNotFound if neither the newest state
+// nor the batch has it.
+func (b *Batch) Delete(ctx context.Context, path string) error {
+	return fail("delete", path, b.delete(ctx, path))
+}
+
+func (b *Batch) delete(ctx context.Context, path string) error {
+	if err := CheckPath(path); err != nil {
+		return err
+	}
+	if err := b.usable(ctx); err != nil {
+		return err
+	}
+	v, found, err := b.s.lookup(ctx, path, Newest)
+	if err != nil {
+		return err
+	}
+	inState := found && !v.Deleted
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return ErrClosed
+	}
+	op, has, err := b.changes.op(ctx, path)
+	if err != nil {
+		return err
+	}
+	if has && op == format.OpDelete || !has && !inState {
+		return fmt.Errorf("%w: no such path", ErrNotFound)
+	}
+	if !inState {
+		return b.changes.remove(ctx, path)
+	}
+	return b.changes.set(ctx, &staged{change: format.Change{Op: format.OpDelete, Path: path, Place: format.Place{Object: format.Inline}}, dup: -1}, b.st)
+}
+
+// Commit lands the batch and returns when it is decided. Afterwards the batch
+// is used up, except after ErrUnconfirmed or an error that says that nothing
+// happened: then Commit may be called again, and does nothing twice.
+func (b *Batch) Commit(ctx context.Context, message string) (*Commit, error) {
+	c, err := b.commit(ctx, message)
+	return c, fail("commit", b.id.String(), err)
+}
+
+func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
+	if err := b.usable(ctx); err != nil {
+		return nil, err
+	}
+	if len(message) > format.MaxMessage {
+		return nil, fmt.Errorf("the message has %d bytes, at most %d are possible", len(message), format.MaxMessage)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.changes.len() == 0 {
+		return nil, ErrEmpty
+	}
+	p := &prepared{id: b.id, message: message, time: b.s.opts.now(), base: b.base, changes: uint64(b.changes.len()), conflict: b.conflict}
+	p.restage = func(ctx context.Context, dead map[string]bool) error {
+		if err := b.st.revive(ctx, &b.changes, dead); err != nil {
+			return err
+		}
+		return b.st.prepare(ctx, &b.changes, p)
+	}
+	if err := b.st.prepare(ctx, &b.changes, p); err != nil {
+		return nil, err
+	}
+	slot, again, err := b.s.land(ctx, p, b.hold)
+	if err != nil {
+		if errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrIDReused) {
+			err = errors.Join(err, b.end())
+		}
+		return nil, err
+	}
+	if err := b.end(); err != nil {
+		b.s.opts.Logger.Warn("staged files of a landed commit were not removed", "error", err)
+	}
+	return &Commit{ID: b.id, Slot: slot, Message: message, Time: p.time, Changes: p.changes, Again: again}, nil
+}
+
+// conflict is rule R11: a path of the batch that was changed after base by
+// another entry. The cost is that of what changed since, not of the batch.
+func (b *Batch) conflict(ctx context.Context, base uint64) error {
+	snap, err := b.s.cat.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	for path, err := range snap.Changed(ctx, base, snap.State().Head, "") {
+		if err != nil {
+			return err
+		}
+		has, err := b.changes.has(ctx, path)
+		if err != nil {
+			return err
+		}
+		if !has {
+			continue
+		}
+		slot, entry, found, err := snap.ChangedSince(ctx, path, base, b.id)
+		if err != nil {
+			return err
+		}
+		if found {
+			return fmt.Errorf("%w: %s was changed in slot %d (commit %s), after this commit's base %d", ErrConflict, path, slot, entry, base)
+		}
+	}
+	return nil
+}
+
+// Discard drops the batch and what it staged. Objects that were sent already
+// are swept by retention later. Discarding an ended batch does nothing.
+func (b *Batch) Discard() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return nil
+	}
+	return fail("discard", b.id.String(), b.end())
+}
+
+func (b *Batch) end() error {
+	b.ended = true
+	b.s.mu.Lock()
+	delete(b.s.batch, b)
+	b.s.mu.Unlock()
+	return errors.Join(b.changes.close(), b.st.close())
+}
+
+// changeOf makes the change of a put, without content.
+func changeOf(path string, o *PutOptions) (format.Change, error) {
+	mode := modeBits(o.Mode)
+	switch {
+	case o.Mode == 0:
+		mode = 0o644
+	case o.Mode == fs.ModeIrregular:
+		mode = 0
+	case o.Mode&^(fs.ModePerm|fs.ModeSymlink) != 0:
+		return format.Change{}, fmt.Errorf("the mode %v cannot be stored: permission bits and symbolic links only", o.Mode)
+	}
+	if o.Meta.Lifetime < 0 {
+		return format.Change{}, fmt.Errorf("the lifetime %v is negative", o.Meta.Lifetime)
+	}
+	ch := format.Change{Op: format.OpPut, Path: path, Mode: mode, MTime: unixNano(o.MTime), Meta: metaOf(&o.Meta)}
+	if err := format.CheckMeta(&ch.Meta); err != nil {
+		return format.Change{}, err
+	}
+	return ch, nil
+}
+
+func modeBits(m fs.FileMode) uint32 { return uint32(m & (fs.ModePerm | fs.ModeSymlink)) }
+
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func metaOf(m *Meta) format.Meta {
+	f := format.Meta{ContentType: m.ContentType, Lifetime: int64(m.Lifetime), Keep: m.Keep}
+	for _, k := range slices.Sorted(maps.Keys(m.Tags)) {
+		f.Tags = append(f.Tags, format.Tag{Key: k, Value: m.Tags[k]})
+	}
+	return f
+}
+
+func metaEqual(a, b format.Meta) bool {
+	return a.ContentType == b.ContentType && a.Lifetime == b.Lifetime && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.Keep, b.Keep)
+}
+
+// emptyState says whether no path was ever stored.
+func (o *overlay) emptyState(ctx context.Context) (bool, error) {
+	pending, _, err := o.view(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range pending {
+		if len(l.changes) > 0 {
+			return false, nil
+		}
+	}
+	snap, err := o.cat.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer snap.Close()
+	return snap.Counts() == catalog.Counts{}, nil
+}

@@ -1,0 +1,556 @@
+package datastore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/backend/memory"
+	"github.com/swampd/swampd/internal/faults"
+	"github.com/swampd/swampd/internal/format"
+)
+
+// takeLease makes the lease free, so that another process takes over at once:
+// what matters here is what the log does, not how long a lease is respected.
+func (e *env) takeLease() {
+	e.t.Helper()
+	if err := e.store.Bucket().Delete(context.Background(), []string{format.LeaseKey}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// craft puts a record into the next slot that p sees, as somebody else would.
+func (e *env) craft(p *proc, edit func(*format.Record)) *format.Record {
+	e.t.Helper()
+	ctx := context.Background()
+	if _, err := p.Update(ctx); err != nil {
+		e.t.Fatal(err)
+	}
+	tip := p.follow.tip
+	rec := &format.Record{Slot: tip.Head + 1, Kind: format.KindCommit, Fence: tip.Fence, Session: uuid.New(), Time: 1, Prev: tip.Hash}
+	edit(rec)
+	data, err := format.EncodeRecord(rec)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := e.store.Bucket().Create(ctx, format.SlotKey(rec.Slot), backend.Bytes(data)); err != nil {
+		e.t.Fatal(err)
+	}
+	return rec
+}
+
+// truncate does what log truncation does: two checkpoints, the floor on the
+// older one, and, K later, the slots below it deleted.
+func (e *env) truncate(p *proc) (floor uint64) {
+	e.t.Helper()
+	ctx := context.Background()
+	if err := p.Checkpoint(ctx); err != nil {
+		e.t.Fatal(err)
+	}
+	data, info, err := getWhole(ctx, e.store.Bucket(), format.CheckpointKey, format.MaxControl)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	ck, err := format.DecodeCheckpoint(data)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	ck.Floor, ck.Beat = ck.Seq, uuid.New()
+	if data, err = format.EncodeCheckpoint(ck); err != nil {
+		e.t.Fatal(err)
+	}
+	if _, err := e.store.Bucket().Replace(ctx, format.CheckpointKey, backend.Bytes(data), info.Version); err != nil {
+		e.t.Fatal(err)
+	}
+	e.clock.advance(retainSlot + time.Minute)
+	var keys []string
+	for n := uint64(1); n <= ck.Floor; n++ {
+		keys = append(keys, format.SlotKey(n))
+	}
+	if err := e.store.Bucket().Delete(ctx, keys); err != nil {
+		e.t.Fatal(err)
+	}
+	return ck.Floor
+}
+
+type result struct {
+	c   *Commit
+	err error
+}
+
+func (p *proc) putLater(id uuid.UUID, contents map[string][]byte) chan result {
+	ch := make(chan result, 1)
+	go func() {
+		c, err := p.tryPut(id, contents)
+		ch <- result{c, err}
+	}()
+	return ch
+}
+
+// E1, rule R1.
+func TestACommitUnderATruncatedFloorIsNeverAcknowledged(t *testing.T) {
+	for _, noDate := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noDate=%v", noDate), func(t *testing.T) {
+			e := newEnv(t, &memory.Options{NoDate: noDate})
+			a, b := e.open(nil), e.open(nil)
+			a.put(map[string][]byte{"x": text(1)})
+			stall := a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: "commits/", Do: faults.Block()})
+			stalled := a.putLater(uuid.Nil, map[string][]byte{"x": text(2)})
+			<-stall.Reached()
+
+			e.takeLease()
+			b.put(map[string][]byte{"x": text(3)})
+			b.put(map[string][]byte{"y": text(4)})
+			e.truncate(b)
+			if err := stall.Release(); err != nil {
+				t.Fatal(err)
+			}
+			r := <-stalled
+			if !errors.Is(r.err, ErrFenced) {
+				t.Errorf("the stalled writer was told %+v, %v; want ErrFenced", r.c, r.err)
+			}
+			for _, p := range []*proc{a, b, e.open(nil)} {
+				if _, err := p.Update(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				p.want(map[string][]byte{"x": text(3), "y": text(4)})
+			}
+		})
+	}
+}
+
+// Rule R1: without contention and inside K/2 nothing is read; beyond, the floor.
+func TestTheFloorIsReadOnlyWhenTheProofIsOld(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	p.put(map[string][]byte{"x": text(1)})
+	for _, step := range []struct {
+		pass time.Duration
+		want int
+	}{{time.Minute, 1}, {retainSlot/2 - time.Second, 1}, {retainSlot / 2, 2}, {0, 1}} {
+		e.clock.advance(step.pass)
+		p.faults.Reset()
+		p.put(map[string][]byte{"x": text(2)})
+		if got := p.faults.Counts().Requests(); got != step.want {
+			t.Errorf("after %v: %v, want %d requests", step.pass, p.faults.Counts(), step.want)
+		}
+	}
+}
+
+// Rule R2: a record that somebody made in a truncated slot is not read.
+func TestALeftoverInATruncatedSlotIsNotRead(t *testing.T) {
+	e := newEnv(t, nil)
+	a, reader := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	if _, err := reader.Update(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	// What a stalled writer would have put after slot 2.
+	tip := reader.follow.tip
+	a.put(map[string][]byte{"x": text(2)})
+	a.put(map[string][]byte{"y": text(3)})
+	e.truncate(a)
+	data, err := format.EncodeRecord(&format.Record{Slot: tip.Head + 1, Kind: format.KindCommit, Fence: tip.Fence, Session: tip.Session, Prev: tip.Hash,
+		Entries: []format.Entry{{ID: uuid.New(), Block: format.Block{Changes: []format.Change{{Op: format.OpPut, Path: "x", SHA256: sha256.Sum256(nil), Place: format.Place{Object: format.Inline}}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.store.Bucket().Create(context.Background(), format.SlotKey(tip.Head+1), backend.Bytes(data)); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*proc{reader, e.open(nil)} {
+		if _, err := p.Update(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		p.want(map[string][]byte{"x": text(2), "y": text(3)})
+	}
+}
+
+// Rule R2: the answers of a round that lie far apart prove nothing together.
+func TestNoNewsIsConcludedOnlyFromAnswersThatBelongTogether(t *testing.T) {
+	for _, noDate := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noDate=%v", noDate), func(t *testing.T) {
+			e := newEnv(t, &memory.Options{NoDate: noDate})
+			a, reader := e.open(nil), e.open(nil)
+			a.put(map[string][]byte{"x": text(1)})
+			if _, err := reader.Update(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			late := reader.faults.Add(faults.Rule{Ops: faults.Get, Prefix: "commits/", Do: faults.Block()})
+			ckRead := reader.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CheckpointKey, Do: faults.BlockAnswer()})
+			type news struct {
+				head uint64
+				err  error
+			}
+			done := make(chan news, 1)
+			go func() {
+				head, err := reader.Update(context.Background())
+				done <- news{head, err}
+			}()
+			<-ckRead.Reached() // the floor as it was, and its answer under way
+			<-late.Reached()
+			a.put(map[string][]byte{"x": text(2)})
+			e.truncate(a)
+			if err := errors.Join(late.Release(), ckRead.Release()); err != nil {
+				t.Fatal(err)
+			}
+			n := <-done
+			if n.err != nil || n.head != a.Head() {
+				t.Errorf("the reader ends at %d, %v; want %d", n.head, n.err, a.Head())
+			}
+			reader.want(map[string][]byte{"x": text(2)})
+		})
+	}
+}
+
+func TestAWriterThatWasReplacedIsFencedAndNothingOfItLands(t *testing.T) {
+	e := newEnv(t, nil)
+	a, b := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	batch, err := a.Begin(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := batch.Put(context.Background(), "x", bytes.NewReader(text(2)), nil); err != nil {
+		t.Fatal(err)
+	}
+	e.takeLease()
+	b.put(map[string][]byte{"y": text(3)})
+	if _, err := batch.Commit(context.Background(), ""); !errors.Is(err, ErrFenced) {
+		t.Fatalf("got %v, want ErrFenced", err)
+	}
+	// A new session is a new writer with a higher fence, and fences b.
+	e.takeLease()
+	a.put(map[string][]byte{"x": text(4)})
+	if _, err := b.tryPut(uuid.Nil, map[string][]byte{"y": text(5)}); err == nil {
+		// b waits for the lease or is fenced; with the lease taken it must not
+		// have committed under the old hold.
+		t.Errorf("the replaced writer committed")
+	}
+	a.want(map[string][]byte{"x": text(4), "y": text(3)})
+}
+
+// Rule R8: two sessions that both believe to hold one fence.
+func TestEqualFenceOfAnotherSessionFences(t *testing.T) {
+	e := newEnv(t, nil)
+	a, other := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	e.craft(other, func(r *format.Record) { r.Kind = format.KindFence })
+	if _, err := a.tryPut(uuid.Nil, map[string][]byte{"x": text(2)}); !errors.Is(err, ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
+	}
+}
+
+// Rule R9.
+func TestARecordOfThisSessionThatItDidNotSendFences(t *testing.T) {
+	e := newEnv(t, nil)
+	a, other := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	e.craft(other, func(r *format.Record) {
+		r.Session = a.hold.Session()
+		r.Entries = []format.Entry{{ID: uuid.New(), Block: format.Block{Changes: []format.Change{{Op: format.OpPut, Path: "z", SHA256: sha256.Sum256(nil), Place: format.Place{Object: format.Inline}}}}}}
+	})
+	if _, err := a.tryPut(uuid.Nil, map[string][]byte{"x": text(2)}); !errors.Is(err, ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
+	}
+}
+
+// Rule R11.
+func TestConflictOnAnyPathChangedSinceTheBase(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	base := a.put(map[string][]byte{"x": text(1), "y": text(1)}).Slot
+	a.put(map[string][]byte{"x": text(2)})
+	for path, want := range map[string]error{"x": ErrConflict, "y": nil, "z": nil} {
+		b, err := a.Begin(ctx, &BatchOptions{Base: base})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Put(ctx, path, bytes.NewReader(text(3)), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Commit(ctx, ""); !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
+	}
+	a.want(map[string][]byte{"x": text(2), "y": text(3), "z": text(3)})
+}
+
+// Rule R3.
+func TestAnIDLandsOnce(t *testing.T) {
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	id := newID()
+	one := map[string][]byte{"x": text(1)}
+	first, err := a.tryPut(id, one)
+	if err != nil || first.Again {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	a.put(map[string][]byte{"x": text(9)})
+	for _, p := range []*proc{a, e.open(nil)} {
+		again, err := p.tryPut(id, one)
+		if err != nil || !again.Again || again.Slot != first.Slot {
+			t.Errorf("the same again: %+v, %v; want slot %d and Again", again, err, first.Slot)
+		}
+		if _, err := p.tryPut(id, map[string][]byte{"x": text(2)}); !errors.Is(err, ErrIDReused) {
+			t.Errorf("other changes under the same id: %v", err)
+		}
+		p.want(map[string][]byte{"x": text(9)})
+		c, err := p.Outcome(context.Background(), id)
+		if err != nil || c.Slot != first.Slot {
+			t.Errorf("outcome: %+v, %v", c, err)
+		}
+		if err := p.Release(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.Outcome(context.Background(), newID()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("outcome of nothing: %v", err)
+	}
+}
+
+// Rule R5: a sweep between upload and commit.
+func TestNamesThatASweepCoveredAreSentAgain(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	a, other := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	want := map[string][]byte{"pack1": noise(1, 900<<10), "pack2": noise(2, 300<<10), "large": noise(3, 2<<20)}
+	b, err := a.Begin(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range want {
+		if _, err := b.Put(ctx, path, bytes.NewReader(data), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swept := e.craft(other, func(r *format.Record) { r.Kind, r.Sweep = format.KindSweep, r.Slot-1 })
+	if _, err := b.Commit(ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	a.want(want)
+	for path := range want {
+		v, err := a.Stat(ctx, path, Newest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head, _ := format.DataHead(v.place.Object.Name); head <= swept.Sweep {
+			t.Errorf("%s lies in %s, which the sweep up to %d declared dead", path, v.place.Object.Name, swept.Sweep)
+		}
+	}
+}
+
+// Rule R5: an object that a commit shares dies before it lands.
+func TestSharedContentWhoseObjectDiesIsSentByItself(t *testing.T) {
+	for _, kind := range []string{"pack", "large"} {
+		t.Run(kind, func(t *testing.T) {
+			ctx := context.Background()
+			e := newEnv(t, nil)
+			a, other := e.open(nil), e.open(nil)
+			data := noise(1, 300<<10)
+			if kind == "large" {
+				data = noise(1, 2<<20)
+			}
+			a.put(map[string][]byte{"old": data})
+			old, err := a.Stat(ctx, "old", Newest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			del, err := a.Begin(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := del.Delete(ctx, "old"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := del.Commit(ctx, ""); err != nil {
+				t.Fatal(err)
+			}
+			b, err := a.Begin(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put, err := b.Put(ctx, "new", bytes.NewReader(data), nil)
+			if err != nil || !put.Deduplicated {
+				t.Fatalf("%+v, %v; want it shared", put, err)
+			}
+			e.craft(other, func(r *format.Record) {
+				r.Kind = format.KindRetention
+				r.Block.Drops = []format.VersionRef{{Path: "old", Slot: old.Slot}}
+				r.Block.Dead = []string{old.place.Object.Name}
+			})
+			if err := e.store.Bucket().Delete(ctx, []string{old.place.Object.Name}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Commit(ctx, ""); err != nil {
+				t.Fatal(err)
+			}
+			a.want(map[string][]byte{"new": data})
+			if _, err := a.OpenVersion(ctx, old, 0, 0); err == nil {
+				t.Log("small contents are read at once, so the error comes here or with the first Read")
+			} else if !errors.Is(err, ErrGone) {
+				t.Errorf("a removed version: %v, want ErrGone", err)
+			}
+		})
+	}
+}
+
+func TestEqualContentsAreStoredOnce(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	big, small, inline := noise(1, 2<<20), noise(2, 300<<10), noise(3, 100)
+	a.put(map[string][]byte{"big": big, "small": small})
+	a.put(map[string][]byte{"inline": inline})
+	a.faults.Reset()
+	a.put(map[string][]byte{"big2": big, "small2": small, "small3": small})
+	if got := a.faults.Counts(); got.Requests() != 1 {
+		t.Errorf("sharing contents: %v, want the record only", got)
+	}
+	// R6: never an inline place.
+	a.put(map[string][]byte{"inline2": inline})
+	v1, err := a.Stat(ctx, "inline", Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v2, err := a.Stat(ctx, "inline2", Newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v1.place.Slot == v2.place.Slot {
+		t.Errorf("an inline content was shared")
+	}
+	a.want(map[string][]byte{"big2": big, "small2": small, "small3": small, "inline2": inline})
+}
+
+// Invariant I9.
+func TestAFileThatChangedAfterStagingRefusesTheCommit(t *testing.T) {
+	ctx := context.Background()
+	data := noise(1, 2<<20)
+	for name, change := range map[string]func(file string) error{
+		"other bytes": func(f string) error { d := bytes.Clone(data); d[1<<20] ^= 1; return os.WriteFile(f, d, 0o600) },
+		"shorter":     func(f string) error { return os.Truncate(f, 1<<20) },
+		"longer":      func(f string) error { return os.WriteFile(f, append(bytes.Clone(data), 'x'), 0o600) },
+		"gone":        os.Remove,
+		"a link": func(f string) error {
+			return errors.Join(os.Rename(f, f+".was"), os.Symlink(f+".was", f))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, nil)
+			a := e.open(nil)
+			file := filepath.Join(t.TempDir(), "f")
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// The upload begins at once: hold it until the file has changed.
+			hold := a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: "data/", Do: faults.Block()})
+			b, err := a.Begin(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.PutFile(ctx, "f", file, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Put(ctx, "other", bytes.NewReader(text(5)), nil); err != nil {
+				t.Fatal(err)
+			}
+			<-hold.Reached()
+			if err := change(file); err != nil {
+				t.Fatal(err)
+			}
+			if err := hold.Release(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = b.Commit(ctx, "")
+			if name == "longer" {
+				// What was staged is there to the byte, and that is what lands.
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.want(map[string][]byte{"f": data, "other": text(5)})
+				return
+			}
+			if !errors.Is(err, ErrChanged) {
+				t.Fatalf("got %v, want ErrChanged", err)
+			}
+			a.want(map[string][]byte{"f": nil, "other": nil})
+			if err := b.Discard(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Invariants I1, I4: whatever answer is lost or refused, at whatever call, an
+// acknowledged commit is there, one that failed is not, and one that is not
+// confirmed is there once after it was asked for again.
+func TestEveryFaultAtEveryCall(t *testing.T) {
+	contents := map[string][]byte{"small": text(100), "pack": noise(1, 300<<10), "large": noise(2, 1<<20+5)}
+	for name, do := range faults.Usual() {
+		for _, ops := range []faults.Op{faults.Get, faults.Writes} {
+			t.Run(fmt.Sprintf("%s/%v", name, ops), func(t *testing.T) {
+				faults.Sweep(t, func(t *testing.T, n int) bool { return oneFault(t, n, ops, do, contents) })
+			})
+		}
+	}
+}
+
+func oneFault(t *testing.T, n int, ops faults.Op, do faults.Action, contents map[string][]byte) bool {
+	e := newEnv(t, nil)
+	state := t.TempDir()
+	f := faults.Wrap(e.store.Open())
+	fault := f.Add(faults.Rule{Ops: ops, Nth: n, Do: do})
+	id := newID()
+	first, err := runOnce(t, f, state, id, contents)
+	f.Clear()
+	p := e.open(nil)
+	landed, oerr := p.Outcome(context.Background(), id)
+	switch {
+	case err == nil:
+		if oerr != nil || landed.Slot != first.Slot {
+			t.Fatalf("acknowledged in slot %d, but %+v, %v", first.Slot, landed, oerr)
+		}
+	case errors.Is(err, ErrUnconfirmed):
+	default:
+		if !errors.Is(oerr, ErrNotFound) {
+			t.Fatalf("told %v, but it is in the log: %+v, %v", err, landed, oerr)
+		}
+	}
+	e.takeLease() // a crashed process's lease would be waited for
+	again, err := p.tryPut(id, contents)
+	if err != nil {
+		t.Fatalf("asked for again: %v", err)
+	}
+	if landed != nil && (!again.Again || again.Slot != landed.Slot) {
+		t.Fatalf("it landed in slot %d, and again: %+v", landed.Slot, again)
+	}
+	p.want(contents)
+	return fault.Fired() > 0
+}
+
+func runOnce(t *testing.T, f *faults.Driver, state string, id uuid.UUID, contents map[string][]byte) (*Commit, error) {
+	opts := (&Options{StateDir: state, LandingTimeout: time.Second}).withDefaults()
+	s, err := openBucket(context.Background(), f.Bucket(), opts)
+	if err != nil {
+		return nil, err
+	}
+	p := &proc{Store: s, t: t, faults: f}
+	c, err := p.tryPut(id, maps.Clone(contents))
+	if cerr := s.Close(); cerr != nil {
+		t.Logf("close: %v", cerr)
+	}
+	return c, err
+}

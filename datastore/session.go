@@ -1,0 +1,133 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/swampd/swampd/internal/catalog"
+	"github.com/swampd/swampd/internal/format"
+	"github.com/swampd/swampd/writer"
+)
+
+// logSeam is what package writer needs of the log (writer.Log). Its methods are
+// called while the Store's session lock is held, before a hold is handed out.
+type logSeam struct{ s *Store }
+
+func (l logSeam) CatchUp(ctx context.Context) error {
+	_, err := l.s.Update(ctx)
+	return err
+}
+
+func (l logSeam) Fence() uint64 {
+	l.s.overlay.mu.Lock()
+	defer l.s.overlay.mu.Unlock()
+	return l.s.overlay.tip.Fence
+}
+
+// Barrier occupies the next slot with a record of kind fence (I2), so that no
+// writer with a lower fence can commit after it. The floor is always read after.
+func (l logSeam) Barrier(ctx context.Context, fence uint64, session uuid.UUID) error {
+	s := l.s
+	leave, err := s.enter(ctx, "a commit or update")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for {
+		if err := s.settle(ctx, uuid.Nil); err != nil {
+			return err
+		}
+		if err := fenced(s.follow.tip, fence, session); err != nil {
+			return err
+		}
+		rec := &format.Record{
+			Slot: s.follow.tip.Head + 1, Kind: format.KindFence, Fence: fence, Session: session,
+			Writer: selfIdentity(), Time: s.opts.now().UnixNano(), Prev: s.follow.tip.Hash,
+		}
+		ok, err := s.landRecord(ctx, rec, nil, true)
+		if err != nil || ok {
+			return err
+		}
+	}
+}
+
+// fenced says whether the log shows a writer that came after this one: a newest
+// barrier with a higher fence, or with an equal one and another session (R8).
+func fenced(tip catalog.State, fence uint64, session uuid.UUID) error {
+	if tip.Fence > fence {
+		return fmt.Errorf("%w: the log is at fence %d, this writer has %d", ErrFenced, tip.Fence, fence)
+	}
+	if tip.Fence == fence && tip.Session != session && tip.Session != uuid.Nil {
+		return fmt.Errorf("%w: another session (%s) has the same fence %d", ErrFenced, tip.Session, fence)
+	}
+	return nil
+}
+
+// acquire returns the current hold, or gets one.
+func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
+	leave, err := take(ctx, s.session, "the lease")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if s.hold != nil && s.hold.Err() == nil {
+		return s.hold, nil
+	}
+	if s.hold != nil {
+		s.dropHold(ctx)
+	}
+	hold, err := writer.Acquire(ctx, s.bucket, logSeam{s}, &writer.Options{
+		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
+	})
+	if err != nil {
+		switch {
+		case errors.Is(err, ErrUnconfirmed):
+			// Of the barrier, which is nothing of the caller's.
+			err = fmt.Errorf("%w: taking over has no clear answer yet (%v)", ErrBusy, err)
+		case errors.Is(err, writer.ErrBusy):
+			err = fmt.Errorf("%w: %w", ErrBusy, err)
+		case errors.Is(err, writer.ErrFenced) && !errors.Is(err, ErrFenced):
+			err = fmt.Errorf("%w: %w", ErrFenced, err)
+		}
+		return nil, err
+	}
+	s.setHold(ctx, hold)
+	return hold, nil
+}
+
+// setHold is the only writer of s.hold; the lane reads it too.
+func (s *Store) setHold(ctx context.Context, hold *writer.Hold) {
+	s.lane <- struct{}{} // never held across a wait for the session lock
+	s.hold = hold
+	<-s.lane
+}
+
+func (s *Store) dropHold(ctx context.Context) {
+	hold := s.hold
+	s.setHold(ctx, nil)
+	if err := hold.Close(ctx); err != nil {
+		s.opts.Logger.Info("the lease was not given back; it ends by itself", "error", err)
+	}
+}
+
+// Release gives the lease back, so that other processes need not wait while
+// this one only reads. The next Begin gets it again. Batches that were begun
+// before cannot be committed any more (ErrFenced).
+func (s *Store) Release(ctx context.Context) error { return fail("release", "", s.release(ctx)) }
+
+func (s *Store) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, &timeoutError{"giving the lease back", 5 * time.Second})
+	defer cancel()
+	leave, err := take(ctx, s.session, "the lease")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.hold != nil {
+		s.dropHold(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,361 @@
+package datastore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/internal/catalog"
+	"github.com/swampd/swampd/internal/format"
+	"github.com/swampd/swampd/writer"
+)
+
+// Store is an opened datastore.
+//
+// Lock order: lane, then mu, then overlay.mu. The lane is held across store calls, the
+// mutexes never.
+type Store struct {
+	bucket *backend.Bucket
+	marker format.Marker
+	opts   Options
+	dir    string // <StateDir>
+
+	// lane serialises what moves along the log: catching up and landing. A
+	// channel, so that waiting for it ends with the caller's context.
+	lane chan struct{}
+	// Owned by the lane.
+	follow    *follower
+	undecided *sent // a record whose fate is still open (I4)
+	sentHash  map[format.Hash]bool
+
+	cat     *catalog.DB
+	overlay *overlay
+
+	// session guards hold; it is held while a lease is acquired or released.
+	session chan struct{}
+	hold    *writer.Hold
+
+	mu     sync.Mutex
+	closed bool
+	batch  map[*Batch]struct{}
+	// staging is this Store's own staging area, made with the first need.
+	staging     string
+	stagingLock *os.File
+	work        sync.WaitGroup // checkpoint makers
+	ckBusy      bool
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+}
+
+func (o *Options) withDefaults() Options {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.Uploads <= 0 {
+		c.Uploads = 4
+	}
+	c.Uploads = min(c.Uploads, 64)
+	if c.CheckpointSlots == 0 {
+		c.CheckpointSlots = 1000
+	}
+	if c.CheckpointBytes == 0 {
+		c.CheckpointBytes = 64 << 20
+	}
+	if c.LandingTimeout <= 0 {
+		c.LandingTimeout = 60 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Progress == nil {
+		c.Progress = func(Progress) {}
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	return c
+}
+
+func initStore(ctx context.Context, url string, o *Options) (*Store, error) {
+	opts := o.withDefaults()
+	if !catalog.HasCgo {
+		return nil, catalog.ErrNoCgo
+	}
+	bucket, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if err := initBucket(ctx, bucket, &opts); err != nil {
+		return nil, errors.Join(err, bucket.Close())
+	}
+	return openBucket(ctx, bucket, opts)
+}
+
+func initBucket(ctx context.Context, bucket *backend.Bucket, opts *Options) error {
+	_, _, err := getWhole(ctx, bucket, format.FormatKey, format.MaxControl)
+	if err == nil {
+		return fmt.Errorf("%w: there is a datastore already", ErrExists)
+	}
+	if !errors.Is(err, backend.ErrNotFound) {
+		return err
+	}
+	if !opts.SkipProbe {
+		if _, err := backend.Probe(ctx, bucket); err != nil {
+			if errors.Is(err, backend.ErrUnsupported) {
+				err = fmt.Errorf("%w: %w", ErrUnsupportedStore, err)
+			}
+			return err
+		}
+	}
+	// The checkpoint record first, the marker last: a datastore exists once its
+	// marker does, and what an interrupted init left is used by the next one.
+	ck, err := format.EncodeCheckpoint(&format.Checkpoint{Format: format.Version, MinReader: format.MinReader, Beat: uuid.New()})
+	if err != nil {
+		return err
+	}
+	if _, err := bucket.Create(ctx, format.CheckpointKey, backend.Bytes(ck)); err != nil && !errors.Is(err, backend.ErrExists) {
+		return err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return err
+	}
+	data, err := format.EncodeMarker(&format.Marker{
+		Format: format.Version, MinReader: format.MinReader, Datastore: id,
+		Created: opts.now().UTC().Format(time.RFC3339), Program: "swampd",
+	})
+	if err != nil {
+		return err
+	}
+	_, err = bucket.Create(ctx, format.FormatKey, backend.Bytes(data))
+	for attempt := 1; err != nil && mayHaveLanded(err); attempt++ {
+		got, _, rerr := getWhole(ctx, bucket, format.FormatKey, format.MaxControl)
+		switch {
+		case rerr == nil && string(got) == string(data):
+			return nil
+		case rerr == nil:
+			return fmt.Errorf("%w: another init was faster", ErrExists)
+		}
+		if perr := pause(ctx, attempt); perr != nil {
+			return err
+		}
+		_, err = bucket.Create(ctx, format.FormatKey, backend.Bytes(data))
+	}
+	return err
+}
+
+func openStore(ctx context.Context, url string, o *Options) (*Store, error) {
+	opts := o.withDefaults()
+	if !catalog.HasCgo {
+		return nil, catalog.ErrNoCgo
+	}
+	bucket, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	return openBucket(ctx, bucket, opts)
+}
+
+// openBucket opens the datastore in bucket, which it closes on failure.
+func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *Store, err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, bucket.Close())
+		}
+	}()
+	marker, genesis, err := readMarker(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	dir := opts.StateDir
+	if dir == "" {
+		if dir, err = defaultStateDir(marker.Datastore); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the local state directory: %w; set Options.StateDir or XDG_STATE_HOME to a place that can be written", err)
+	}
+	cat, err := catalog.Open(ctx, filepath.Join(dir, "commits.db"), catalog.Options{Datastore: marker.Datastore, Genesis: genesis})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		bucket: bucket, marker: *marker, opts: opts, dir: dir, cat: cat,
+		lane: make(chan struct{}, 1), session: make(chan struct{}, 1),
+		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.overlay = newOverlay(cat, opts.Logger)
+	s.follow = &follower{bucket: bucket, cat: cat, folded: s.seen, progress: opts.Progress,
+		warn: func(msg string, err error) { opts.Logger.Warn(msg, "error", err) }}
+	s.cleanStaging()
+	if _, err := s.Update(ctx); err != nil {
+		return nil, errors.Join(err, s.overlay.close(), cat.Close())
+	}
+	return s, nil
+}
+
+func readMarker(ctx context.Context, bucket *backend.Bucket) (*format.Marker, format.Hash, error) {
+	gctx, cancel := bounded(ctx, "the format marker", 0)
+	defer cancel()
+	data, _, err := getWhole(gctx, bucket, format.FormatKey, format.MaxControl)
+	if errors.Is(err, backend.ErrNotFound) {
+		return nil, format.Hash{}, fmt.Errorf("%w: there is no datastore at %s; make one with swampd init", ErrNotFound, bucket.URL())
+	}
+	if err != nil {
+		return nil, format.Hash{}, named(gctx, err)
+	}
+	marker, err := format.DecodeMarker(data)
+	if err != nil {
+		return nil, format.Hash{}, fmt.Errorf("%s: %w", format.FormatKey, err)
+	}
+	return marker, sha256.Sum256(data), nil
+}
+
+// enter takes the lane. The returned func gives it back.
+func (s *Store) enter(ctx context.Context, what string) (func(), error) {
+	return take(ctx, s.lane, what)
+}
+
+func take(ctx context.Context, lane chan struct{}, what string) (func(), error) {
+	select {
+	case lane <- struct{}{}:
+		return func() { <-lane }, nil
+	default:
+	}
+	select {
+	case lane <- struct{}{}:
+		return func() { <-lane }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("waiting for %s of this process to end: %w", what, context.Cause(ctx))
+	}
+}
+
+// Update catches up with the log and returns the newest slot: one round trip if
+// there is no news.
+func (s *Store) Update(ctx context.Context) (uint64, error) {
+	if err := s.open(); err != nil {
+		return 0, fail("update", "", err)
+	}
+	leave, err := s.enter(ctx, "a commit or update")
+	if err != nil {
+		return 0, fail("update", "", err)
+	}
+	defer leave()
+	err = s.catchUp(ctx)
+	return s.follow.tip.Head, fail("update", "", err)
+}
+
+// catchUp is follower.catchUp for the lane's holder, after what waits for
+// accounting is in the catalog.
+func (s *Store) catchUp(ctx context.Context) error {
+	if err := s.overlay.flush(ctx); err != nil {
+		return err
+	}
+	if err := s.follow.reload(ctx); err != nil {
+		return err
+	}
+	if err := s.follow.catchUp(ctx); err != nil {
+		return err
+	}
+	s.overlay.setTip(s.follow.tip)
+	return nil
+}
+
+// Head returns the newest slot that this Store has seen.
+func (s *Store) Head() uint64 { return s.overlay.head() }
+
+// seen is told of each record that others wrote (or that an earlier process of
+// ours did), before it is applied.
+func (s *Store) seen(rec *format.Record, hash format.Hash) error {
+	hold := s.hold
+	if hold == nil {
+		return nil
+	}
+	if rec.Session == hold.Session() && !s.sentHash[hash] {
+		// R9: a record with my session that I did not send: a clone of me exists.
+		hold.Lost(fmt.Errorf("%w: slot %d carries this session but was written by a copy of this process", ErrFenced, rec.Slot))
+	}
+	return nil
+}
+
+func (s *Store) open() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Close gives the lease back, waits for accounting, and ends everything that
+// the Store started. Batches that were not committed are discarded. Its waits
+// are bounded: 5 s for the lease, 30 s for accounting (what is missing in the
+// cache afterwards is read from the log next time).
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	batches := make([]*Batch, 0, len(s.batch))
+	for b := range s.batch {
+		batches = append(batches, b)
+	}
+	s.mu.Unlock()
+	var errs []error
+	for _, b := range batches {
+		errs = append(errs, b.Discard())
+	}
+	s.finishCheckpoint()
+	s.cancel(ErrClosed)
+	s.work.Wait()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, &timeoutError{"closing the datastore", 30 * time.Second})
+	defer cancel()
+	errs = append(errs, s.release(ctx), s.overlay.close(), s.closeStaging(), s.cat.Close(), s.bucket.Close())
+	return fail("close", "", errors.Join(errs...))
+}
+
+// defaultStateDir is where the local files of a datastore lie: below
+// $XDG_STATE_HOME or ~/.local/state, on macOS ~/Library/Application Support, on
+// Windows %LocalAppData%.
+func defaultStateDir(id uuid.UUID) (string, error) {
+	if d := os.Getenv("XDG_STATE_HOME"); d != "" && filepath.IsAbs(d) {
+		return filepath.Join(d, "swampd", id.String()), nil
+	}
+	base, err := stateBase()
+	if err != nil {
+		return "", fmt.Errorf("no place for local state is known (%w): set Options.StateDir or XDG_STATE_HOME", err)
+	}
+	return filepath.Join(base, "swampd", id.String()), nil
+}
+
+// newID makes a UUIDv7.
+func newID() uuid.UUID {
+	id, err := uuid.NewV7FromReader(rand.Reader)
+	if err != nil { // crypto/rand.Reader does not fail
+		panic(err)
+	}
+	return id
+}
+
+// bytesBody is a backend.Body of b, whose sum is known.
+func bytesBody(b []byte, sum format.Hash) backend.Body {
+	body := backend.Body{Size: int64(len(b)), SHA256: sum, HasSHA256: true}
+	body.Open = func() (io.ReadSeekCloser, error) { return bytesReader(b), nil }
+	return body
+}

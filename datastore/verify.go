@@ -1,0 +1,386 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/internal/catalog"
+	"github.com/swampd/swampd/internal/format"
+	"golang.org/x/sync/errgroup"
+)
+
+// VerifyOptions says how deep to look. Nil means: no contents are read.
+type VerifyOptions struct {
+	ReadData bool // read and check every stored byte
+	Progress func(Progress)
+}
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Key  string // object, or path and slot
+	What string
+	// Harmless: it costs space, not data (an object that nothing names).
+	Harmless bool
+}
+
+// VerifyReport says what was looked at and what was found.
+type VerifyReport struct {
+	Head, Floor, Checkpoint uint64
+	Records                 uint64 // of the log that were read and chained
+	Versions                uint64
+	Objects                 uint64 // data objects that are named
+	Bytes                   int64  // stored bytes of those
+	DataRead                int64  // content bytes that were read and checked
+	Findings                []Finding
+	// More counts findings beyond the first 1,000.
+	More uint64
+}
+
+// OK says whether nothing was found that costs data.
+func (r *VerifyReport) OK() bool {
+	for _, f := range r.Findings {
+		if !f.Harmless {
+			return false
+		}
+	}
+	return r.More == 0
+}
+
+const maxFindings = 1000
+
+// Verify reads the log and the checkpoint anew, without the local cache, and
+// checks that records are chained, that the checkpoint says the same as the
+// log, and that every data object that is named is there in its size; with
+// ReadData, every byte. It changes nothing in the store. An error means that it
+// could not finish; what is wrong is in the report.
+func (s *Store) Verify(ctx context.Context, o *VerifyOptions) (*VerifyReport, error) {
+	if o == nil {
+		o = &VerifyOptions{}
+	}
+	dir, err := s.stagingDir("verify-" + newID().String())
+	if err != nil {
+		return nil, fail("verify", "", err)
+	}
+	v := &verifier{s: s, o: o, report: &VerifyReport{}, dir: dir}
+	err = errors.Join(v.run(ctx), os.RemoveAll(dir))
+	return v.report, fail("verify", "", err)
+}
+
+type verifier struct {
+	s      *Store
+	o      *VerifyOptions
+	dir    string
+	mu     sync.Mutex
+	report *VerifyReport
+}
+
+func (v *verifier) find(key string, harmless bool, format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.report.Findings) >= maxFindings {
+		v.report.More++
+		return
+	}
+	v.report.Findings = append(v.report.Findings, Finding{Key: key, What: fmt.Sprintf(format, args...), Harmless: harmless})
+}
+
+func (v *verifier) progress(p Progress) {
+	if v.o.Progress != nil {
+		p.Phase = "verify"
+		v.o.Progress(p)
+	}
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	_, genesis, err := readMarker(ctx, v.s.bucket)
+	if err != nil {
+		return v.orFinding(format.FormatKey, err)
+	}
+	// The log, from its first record or, if that is gone, from the checkpoint.
+	logCat, err := v.replica(ctx, "log.db", genesis, true)
+	if err != nil {
+		return v.orFinding(format.CommitPrefix, err)
+	}
+	defer logCat.cat.Close()
+	v.report.Head, v.report.Floor, v.report.Checkpoint = logCat.tip.Head, logCat.ck.Floor, logCat.ck.Seq
+	if logCat.ck.Seq > 0 {
+		if err := v.checkpoint(ctx, logCat, genesis); err != nil {
+			return err
+		}
+	}
+	snap, err := logCat.cat.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	for d, err := range snap.Defects(ctx) {
+		if err != nil {
+			return err
+		}
+		v.find(format.SlotKey(d.Slot), false, "%s", d.Error())
+	}
+	v.report.Versions = snap.Counts().Versions
+	if err := v.objects(ctx, snap); err != nil {
+		return err
+	}
+	if v.o.ReadData {
+		return v.readData(ctx, snap)
+	}
+	return nil
+}
+
+// orFinding makes damage a finding, and leaves other errors what they are.
+func (v *verifier) orFinding(key string, err error) error {
+	if errors.Is(err, ErrCorrupt) {
+		v.find(key, false, "%v", err)
+		return nil
+	}
+	return err
+}
+
+// replica follows the log into a fresh catalog.
+func (v *verifier) replica(ctx context.Context, name string, genesis format.Hash, ignoreCheckpoint bool) (*follower, error) {
+	cat, err := catalog.Open(ctx, filepath.Join(v.dir, name), catalog.Options{Datastore: v.s.marker.Datastore, Genesis: genesis})
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{bucket: v.s.bucket, cat: cat, ignoreCheckpoint: ignoreCheckpoint}
+	f.folded = func(rec *format.Record, _ format.Hash) error {
+		v.report.Records++
+		v.progress(Progress{Done: int64(v.report.Records)})
+		return nil
+	}
+	if !ignoreCheckpoint {
+		f.folded = nil
+	}
+	if err := f.reload(ctx); err != nil {
+		return nil, errors.Join(err, cat.Close())
+	}
+	if err := f.catchUp(ctx); err != nil {
+		return nil, errors.Join(err, cat.Close())
+	}
+	return f, nil
+}
+
+// checkpoint loads the checkpoint into a catalog of its own and compares the
+// two: the same versions with the same contents in the same places.
+func (v *verifier) checkpoint(ctx context.Context, log *follower, genesis format.Hash) error {
+	f, err := v.replica(ctx, "checkpoint.db", genesis, false)
+	if err != nil {
+		return v.orFinding(log.ck.Root, err)
+	}
+	defer f.cat.Close()
+	if f.tip.Head != log.tip.Head { // somebody committed in between
+		if err := log.catchUp(ctx); err != nil {
+			return v.orFinding(format.CommitPrefix, err)
+		}
+	}
+	a, err := log.cat.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	b, err := f.cat.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if a.State().Head == b.State().Head && a.State().Hash != b.State().Hash {
+		v.find(log.ck.Root, false, "the checkpoint and the log disagree about the chain hash of slot %d", a.State().Head)
+	}
+	return v.compare(ctx, log.ck.Root, a, b)
+}
+
+func (v *verifier) compare(ctx context.Context, root string, log, ck *catalog.Snapshot) error {
+	next, stop := iter.Pull2(ck.VersionRows(ctx, "", ""))
+	defer stop()
+	for row, err := range log.VersionRows(ctx, "", "") {
+		if err != nil {
+			return err
+		}
+		got, err, ok := next()
+		if err != nil {
+			return err
+		}
+		if !ok || got.Slot != row.Slot || got.Change.Path != row.Change.Path || got.Change.SHA256 != row.Change.SHA256 ||
+			got.Change.Size != row.Change.Size || got.Change.Op != row.Change.Op || got.Object != row.Object ||
+			got.Change.Place.Offset != row.Change.Place.Offset || got.Change.Place.Length != row.Change.Place.Length {
+			v.find(root, false, "the checkpoint and the log disagree about %s of slot %d", row.Change.Path, row.Slot)
+			return nil
+		}
+	}
+	if got, err, ok := next(); err != nil {
+		return err
+	} else if ok {
+		v.find(root, false, "the checkpoint has %s of slot %d, which the log has not", got.Change.Path, got.Slot)
+	}
+	return nil
+}
+
+// objects compares one listing of the data objects with what is named: both in
+// order, so that neither is held in memory.
+func (v *verifier) objects(ctx context.Context, snap *catalog.Snapshot) error {
+	next, stop := iter.Pull2(v.s.bucket.List(ctx, format.DataPrefix, ""))
+	defer stop()
+	entry, err, more := next()
+	orphan := func() {
+		v.find(entry.Key, true, "no commit names it (an upload whose commit never came, or one that is on its way)")
+	}
+	for o, oerr := range snap.Objects(ctx, "") {
+		if oerr != nil {
+			return oerr
+		}
+		for more && err == nil && entry.Key < o.Object.Name {
+			orphan()
+			entry, err, more = next()
+		}
+		if err != nil {
+			return err
+		}
+		there := more && entry.Key == o.Object.Name
+		switch {
+		case !o.Live():
+			if there {
+				v.find(o.Object.Name, true, "it is dead since slot %d and not deleted yet", o.Dead)
+			}
+		case !there:
+			v.find(o.Object.Name, false, "it is missing (%d bytes, named by slot %d)", o.Object.Size, o.Born)
+		case entry.Size != o.Object.Size:
+			v.find(o.Object.Name, false, "it has %d bytes, slot %d says %d", entry.Size, o.Born, o.Object.Size)
+		}
+		if o.Live() {
+			v.report.Objects++
+			v.report.Bytes += o.Object.Size
+			v.progress(Progress{Done: int64(v.report.Objects)})
+		}
+		if there {
+			entry, err, more = next()
+		}
+	}
+	for more && err == nil {
+		orphan()
+		entry, err, more = next()
+	}
+	return err
+}
+
+// readData reads every version's content, and the footers.
+func (v *verifier) readData(ctx context.Context, snap *catalog.Snapshot) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(fetchAtOnce)
+	for o, err := range snap.Objects(gctx, "") {
+		if err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		if !o.Live() {
+			continue
+		}
+		g.Go(func() error { return v.soften(gctx, o.Object.Name, v.object(gctx, &o.Object)) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	// Contents by object, so that what is close is read at once; a content that
+	// several versions share is read once for each run only.
+	var window []Version
+	flush := func() error {
+		err := v.contents(ctx, window)
+		window = window[:0]
+		return err
+	}
+	for row, err := range snap.VersionRows(ctx, "", "") {
+		if err != nil {
+			return err
+		}
+		if row.Change.Op == format.OpDelete {
+			continue
+		}
+		cv, err := snap.Lookup(ctx, row.Change.Path, row.Slot)
+		if err != nil {
+			return err
+		}
+		if window = append(window, fromCatalog(&cv)); len(window) == fetchWindow {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// object checks what of an object no content covers: footer or change list.
+func (v *verifier) object(ctx context.Context, o *format.Object) error {
+	if o.Kind == format.ObjectList {
+		_, err := readList(ctx, v.s.bucket, format.ListRef{Object: *o})
+		return err
+	}
+	data, size, err := getTail(ctx, v.s.bucket, o.Name, o.FooterSize)
+	if err != nil {
+		return err
+	}
+	if size != o.Size || sha256Of(data) != o.Checksum {
+		return fmt.Errorf("%w: size or footer differ from what its commit says", ErrCorrupt)
+	}
+	_, err = format.DecodeFooter(data)
+	return err
+}
+
+// soften makes an error about one object a finding, unless ctx ended.
+func (v *verifier) soften(ctx context.Context, key string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrGone), errors.Is(err, backend.ErrNotFound), errors.Is(err, io.ErrUnexpectedEOF):
+		v.find(key, false, "%v", err)
+		return nil
+	}
+	return err
+}
+
+// contents reads a window of versions. A failed run is read again one by one,
+// so that each bad content is named.
+func (v *verifier) contents(ctx context.Context, window []Version) error {
+	read := func(ctx context.Context, ver Version, r io.Reader) error {
+		n, err := io.Copy(io.Discard, r)
+		v.mu.Lock()
+		v.report.DataRead += n
+		done := v.report.DataRead
+		v.mu.Unlock()
+		v.progress(Progress{Done: done})
+		return v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err)
+	}
+	all := func(yield func(Version, error) bool) {
+		for _, ver := range window {
+			if !yield(ver, nil) {
+				return
+			}
+		}
+	}
+	before := v.report.DataRead
+	err := v.s.Fetch(ctx, all, read)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	v.report.DataRead = before
+	for i := range window {
+		ver := &window[i]
+		r, err := v.s.OpenVersion(ctx, ver, 0, 0)
+		if err == nil {
+			err = read(ctx, *ver, r)
+			r.Close()
+		}
+		if err := v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
