@@ -50,11 +50,11 @@ func sampleMinimal() *Record {
 
 // sampleInline is the record of design/format.md: one small commit.
 func sampleInline() *Record {
-	return &Record{
+	r := &Record{
 		Slot: 42, Kind: KindCommit, Fence: 3, Session: testUUID(1), Writer: json.RawMessage(`{"host":"a"}`),
 		Time: testTime, Prev: testHash("record 41"),
 		Entries: []Entry{{
-			ID: testUUID(2), Digest: testHash("digest"), Message: "say hello", Time: testTime, Base: 41,
+			ID: testUUID(2), Message: "say hello", Time: testTime, Base: 41,
 			Block: Block{Changes: []Change{
 				put("hello.txt", "hello, world\n", Place{Object: Inline, Length: 13}),
 				{Op: OpDelete, Path: "old.txt"},
@@ -62,6 +62,15 @@ func sampleInline() *Record {
 		}},
 		Contents: []byte("hello, world\n"),
 	}
+	e := &r.Entries[0]
+	d := NewDigester(e.Message)
+	for i := range e.Block.Changes {
+		if err := d.Add(&e.Block.Changes[i]); err != nil {
+			panic(err)
+		}
+	}
+	e.Digest = d.Sum()
+	return r
 }
 
 // sampleFull has every field of a record, and unknown ones everywhere.
