@@ -253,6 +253,9 @@ func (s *Store) landed(rec *format.Record, r *sent, lists *listFiles) {
 			tip.Session = rec.Session
 		}
 	}
+	if rec.Kind == format.KindSweep {
+		tip.Sweep = max(tip.Sweep, rec.Sweep)
+	}
 	tip.LogSlots++
 	tip.LogBytes += int64(len(r.data))
 	l := &landed{rec: rec, hash: r.hash, size: int64(len(r.data)), lists: lists, big: len(rec.Lists) > 0}

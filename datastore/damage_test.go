@@ -47,7 +47,7 @@ func TestADamagedRecordIsRefusedWithItsName(t *testing.T) {
 		"in the body":  {flip(80), ErrCorrupt},
 		"last byte":    {flip(-1), ErrCorrupt},
 		"cut":          {func(b []byte) []byte { return b[:len(b)-1] }, ErrCorrupt},
-		"empty":        {func(b []byte) []byte { return nil }, ErrCorrupt},
+		"empty":        {func(b []byte) []byte { return []byte{} }, ErrCorrupt},
 		"longer":       {func(b []byte) []byte { return append(bytes.Clone(b), 0) }, ErrCorrupt},
 		"oversized":    {func(b []byte) []byte { return make([]byte, format.MaxRecord+1) }, ErrCorrupt},
 		"newer format": {func(b []byte) []byte { c := bytes.Clone(b); c[10], c[12] = 99, 99; return c }, ErrUpgrade},
@@ -89,7 +89,7 @@ func TestARecordThatDoesNotChainIsRefused(t *testing.T) {
 
 func TestWrongBytesAreNeverDelivered(t *testing.T) {
 	ctx := context.Background()
-	contents := map[string][]byte{"inline": noise(1, 50), "packed": noise(2, 400<<10), "packed text": text(400 << 10), "large": noise(3, 3<<20), "large text": text(3 << 20)}
+	contents := map[string][]byte{"inline": noise(1, 50), "packed": noise(2, 400<<10), "packed text": append(noise(7, 300<<10), text(300<<10)...), "large": noise(3, 3<<20), "large text": text(3 << 20)}
 	for path, data := range contents {
 		t.Run(path, func(t *testing.T) {
 			e := newEnv(t, nil)

@@ -47,8 +47,11 @@ type follower struct {
 	folded func(rec *format.Record, hash format.Hash) error
 	// ignoreCheckpoint makes the follower read every record above the floor.
 	ignoreCheckpoint bool
-	progress         func(Progress)
-	warn             func(msg string, err error)
+	// needCheckpoint makes a damaged checkpoint an error even where the log
+	// could take its place.
+	needCheckpoint bool
+	progress       func(Progress)
+	warn           func(msg string, err error)
 }
 
 // answer is what the store said about one slot.
@@ -72,7 +75,7 @@ func (f *follower) catchUp(ctx context.Context) error {
 		}
 		if f.behind(n) {
 			err := f.loadCheckpoint(ctx)
-			if errors.Is(err, ErrCorrupt) && f.ck.Floor <= n {
+			if errors.Is(err, ErrCorrupt) && f.ck.Floor <= n && !f.needCheckpoint {
 				// Every record is still there: the log says it all without it.
 				f.ignoreCheckpoint = true
 				if f.warn != nil {

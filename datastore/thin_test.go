@@ -169,7 +169,7 @@ func TestFilesKeepModeTimeAndLinks(t *testing.T) {
 		t.Errorf("link: %+v, %v", v, err)
 	}
 	// Nothing changed: nothing to commit.
-	b, err = q.Begin(ctx, nil)
+	b, err = p.Begin(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

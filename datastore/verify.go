@@ -151,7 +151,7 @@ func (v *verifier) replica(ctx context.Context, name string, genesis format.Hash
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{bucket: v.s.bucket, cat: cat, ignoreCheckpoint: ignoreCheckpoint}
+	f := &follower{bucket: v.s.bucket, cat: cat, ignoreCheckpoint: ignoreCheckpoint, needCheckpoint: !ignoreCheckpoint}
 	f.folded = func(rec *format.Record, _ format.Hash) error {
 		v.report.Records++
 		v.progress(Progress{Done: int64(v.report.Records)})
