@@ -179,17 +179,25 @@ func Open(ctx context.Context, storeURL string) (*Bucket, error) {
 // "C:\data") is a directory and becomes a file URL with an absolute path.
 func ParseURL(s string) (*url.URL, error) { return parseURL(s) }
 
-// Redact returns the URL without password and secret query values.
+// Redact returns the URL without password and secret query values. Directories
+// stay as they are; of what looks like a URL and is none, only the scheme stays.
 func Redact(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.Scheme == "" {
+	scheme, _, found := strings.Cut(s, "://")
+	if lower := strings.ToLower(scheme); !found || !isScheme(lower) || lower == "file" {
 		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return scheme + "://(unreadable)"
 	}
 	if u.User != nil {
 		u.User = url.User(u.User.Username())
 	}
 	q := u.Query()
-	for k := range q {
+	for k, values := range q {
+		for i, v := range values { // an endpoint is a URL, too
+			values[i] = Redact(v)
+		}
 		lk := strings.ToLower(k)
 		if strings.Contains(lk, "secret") || strings.Contains(lk, "token") || strings.Contains(lk, "password") {
 			q.Set(k, "redacted")

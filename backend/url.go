@@ -13,6 +13,7 @@ func parseURL(s string) (*url.URL, error) {
 		return nil, errors.New("the address of the store is empty")
 	}
 	scheme, rest, found := strings.Cut(s, "://")
+	scheme = strings.ToLower(scheme) // or S3://bucket would be a directory
 	if !found || !isScheme(scheme) {
 		abs, err := filepath.Abs(s)
 		if err != nil {
@@ -35,7 +36,8 @@ func parseURL(s string) (*url.URL, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no URL: %w", Redact(s), err)
+		// The error itself would quote parts of the URL, which may hold secrets.
+		return nil, fmt.Errorf("%q is no URL: in names and passwords, write / as %%2F, %% as %%25, : as %%3A, @ as %%40", Redact(s))
 	}
 	if u.Host == "" {
 		return nil, fmt.Errorf("%q names no bucket; write %s://bucket/prefix", Redact(s), scheme)
