@@ -141,7 +141,7 @@ func checkCheckpoint(c *Checkpoint) error {
 	}
 	for name, value := range c.Extra {
 		if slices.Contains(checkpointFields, name) || !json.Valid(value) {
-			return fmt.Errorf("Extra field %q: it is a known one or not JSON", name)
+			return fmt.Errorf("field %q of Extra is a known one or not JSON", name)
 		}
 	}
 	return checkFormat(c.Format, c.MinReader)

@@ -46,119 +46,146 @@ func testRefusals[T any](t *testing.T, c codec, sample func() *T, write func(*T)
 
 func noTail[T any](*T) []byte { return nil }
 
-func TestRecordsThatCannotBeAreRefused(t *testing.T) {
-	entry := func(r *Record) *Entry { return &r.Entries[0] }
-	change := func(r *Record, path string) *Change {
-		for i := range entry(r).Block.Changes {
-			if c := &entry(r).Block.Changes[i]; c.Path == path {
-				return c
-			}
-		}
-		panic(path)
-	}
-	inline := func(r *Record) *Change { return change(r, "d/e\\f\n.txt") }
+func testRecordRefusals(t *testing.T, cases []refusal[Record]) {
 	testRefusals(t, codecs["record"], sampleFull, func(r *Record) []byte { b, _ := appendRecord(nil, r); return b },
-		func(r *Record) []byte { return r.Contents }, []refusal[Record]{
-			{name: "slot 0", set: func(r *Record) { r.Slot = 0 }},
-			{name: "no kind", set: func(r *Record) { r.Kind, r.Sweep = 0, 0 }},
-			{name: "a kind of a newer program", set: func(r *Record) { r.Kind, r.Sweep = KindSweep+1, 0 }, want: ErrUpgrade},
-			{name: "a sweep mark in a commit", set: func(r *Record) { r.Kind = KindCommit }},
-			{name: "a barrier that holds something", set: func(r *Record) { r.Kind, r.Sweep = KindFence, 0 }},
-			{name: "a writer that is not JSON", set: func(r *Record) { r.Writer = json.RawMessage("{") }},
-			{name: "a writer that is too long", set: func(r *Record) {
-				r.Writer = json.RawMessage(`"` + strings.Repeat("x", MaxWriter-1) + `"`)
-			}, also: ErrLimit},
-			{name: "contents over the limit", set: func(r *Record) { r.Contents = make([]byte, MaxInline+1) }, also: ErrLimit},
-			{name: "changes of no entry", set: func(r *Record) { r.Block.Changes = []Change{{Op: OpDelete, Path: "a"}} }},
-			{name: "moves in an entry", set: func(r *Record) { entry(r).Block.Moves = []Move{{VersionRef{Path: "a", Slot: 1}, Place{Length: 1}}} }},
-			{name: "drops in an entry", set: func(r *Record) { entry(r).Block.Drops = r.Block.Drops }},
-			{name: "dead names in an entry", set: func(r *Record) { entry(r).Block.Dead = r.Block.Dead }},
-			{name: "an entry without an id", set: func(r *Record) { entry(r).ID = uuid.Nil }},
-			{name: "an entry twice", set: func(r *Record) { r.Entries[1].ID = r.Entries[0].ID }},
-			{name: "entries over the limit", set: func(r *Record) {
-				r.Entries = make([]Entry, MaxEntries+1)
-				for i := range r.Entries {
-					r.Entries[i].ID = testUUID(i)
-				}
-			}, also: ErrLimit},
-			{name: "a message over the limit", set: func(r *Record) { entry(r).Message = strings.Repeat("x", MaxMessage+1) }, also: ErrLimit},
-			{name: "a message that is not UTF-8", set: func(r *Record) { entry(r).Message = "\xff" }},
-			{name: "an object twice", set: func(r *Record) { entry(r).Block.Objects[1].Name = entry(r).Block.Objects[0].Name }},
-			{name: "an object without a good name", set: func(r *Record) { entry(r).Block.Objects[0].Name += "x" }},
-			{name: "an object of no kind", set: func(r *Record) { entry(r).Block.Objects[0].Kind = 0 }},
-			{name: "an object of a newer kind", set: func(r *Record) { entry(r).Block.Objects[0].Kind = 4 }, want: ErrUpgrade},
-			{name: "an object smaller than its footer", set: func(r *Record) { entry(r).Block.Objects[0].Size = 4095 }},
-			{name: "an object without a footer", set: func(r *Record) { entry(r).Block.Objects[0].FooterSize = 0 }},
-			{name: "an object of negative size", set: func(r *Record) { entry(r).Block.Objects[0].Size = -1 }},
-			{name: "a footer over the limit", set: func(r *Record) {
-				entry(r).Block.Objects[0].Size, entry(r).Block.Objects[0].FooterSize = math.MaxInt64, MaxFooter+1
-			}},
-			{name: "unknown fields that are known", set: func(r *Record) { entry(r).Block.Objects[0].Unknown = unknownField(6, "x") }},
-			{name: "unknown fields that are none", set: func(r *Record) { entry(r).Block.Objects[0].Unknown = []byte{0xff} }},
-			{name: "a list that is a pack", set: func(r *Record) { r.Lists[0].Object = packObject(21) }},
-			{name: "a list with a footer", set: func(r *Record) { r.Lists[0].Object.FooterSize = 100 }},
-			{name: "a list of nothing", set: func(r *Record) { r.Lists[0].Items = 0 }},
-			{name: "a list over the limit", set: func(r *Record) { r.Lists[0].Items = MaxListItems + 1 }, also: ErrLimit},
-			{name: "a list twice", set: func(r *Record) { r.Lists[0] = entry(r).Lists[0] }},
-			{name: "a path twice", set: func(r *Record) { change(r, "big").Path = "packed" }},
-			{name: "a bad path", set: func(r *Record) { change(r, "big").Path = "../x" }, also: ErrBadPath},
-			{name: "a path that is too long", set: func(r *Record) { change(r, "big").Path = strings.Repeat("x", MaxPath+1) }, also: ErrBadPath},
-			{name: "no operation", set: func(r *Record) { change(r, "big").Op = 0 }},
-			{name: "an operation of a newer program", set: func(r *Record) { change(r, "big").Op = 3 }, want: ErrUpgrade},
-			{name: "a mode of a newer program", set: func(r *Record) { change(r, "big").Mode = 1 << 20 }, want: ErrUpgrade},
-			{name: "a negative size", set: func(r *Record) { change(r, "big").Size = -1 }},
-			{name: "a delete with a size", set: func(r *Record) { change(r, "gone").Size = 1 }},
-			{name: "a delete with a hash", set: func(r *Record) { change(r, "gone").SHA256[0] = 1 }},
-			{name: "a delete with a mode", set: func(r *Record) { change(r, "gone").Mode = 1 }},
-			{name: "a delete with a time", set: func(r *Record) { change(r, "gone").MTime = 1 }},
-			{name: "a delete with metadata", set: func(r *Record) { change(r, "gone").Meta.Lifetime = 1 }},
-			{name: "metadata over the limit", set: func(r *Record) { inline(r).Meta.ContentType = strings.Repeat("x", MaxMeta) }, also: ErrLimit},
-			{name: "a negative lifetime", set: func(r *Record) { inline(r).Meta.Lifetime = -1 }},
-			{name: "a content type that is not UTF-8", set: func(r *Record) { inline(r).Meta.ContentType = "\xff" }},
-			{name: "a tag that is not UTF-8", set: func(r *Record) { inline(r).Meta.Tags[1].Value = "\xff" }},
-			{name: "a tag without a key", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "" }},
-			{name: "tags that are not sorted", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "z" }},
-			{name: "a tag twice", set: func(r *Record) { inline(r).Meta.Tags[0].Key = "b" }},
-			{name: "a keep rule that is not UTF-8", set: func(r *Record) { inline(r).Meta.Keep[0] = "\xff" }},
-			{name: "an inline place behind the contents", set: func(r *Record) { inline(r).Place.Offset = 3 }},
-			{name: "an inline place that overflows", set: func(r *Record) { inline(r).Place.Offset = math.MaxInt64 }},
-			{name: "an inline place with a negative offset", set: func(r *Record) { inline(r).Place.Offset = -1 }},
-			{name: "a raw place of another length", set: func(r *Record) { inline(r).Place.Length = 4 }},
-			{name: "an inline place in blocks", set: func(r *Record) { inline(r).Place.Codec = CodecBlocks }},
-			{name: "no bytes for some", set: func(r *Record) { inline(r).Place.Length, inline(r).Place.Codec = 0, CodecZstd }},
-			{name: "a codec of a newer program", set: func(r *Record) { inline(r).Place.Codec = 3 }, want: ErrUpgrade},
-			{name: "some bytes for none", set: func(r *Record) { change(r, "empty").Place.Length = 1 }},
-			{name: "no bytes in an object", set: func(r *Record) { change(r, "empty").Place.Object = 0 }},
-			{name: "an object that is not in the table", set: func(r *Record) { change(r, "packed").Place.Object = 2 }},
-			{name: "a place behind the data", set: func(r *Record) { change(r, "packed").Place.Offset = 1<<20 - 4096 - 89 }},
-			{name: "a place that overflows", set: func(r *Record) { change(r, "packed").Place.Offset = math.MaxInt64 - 5 }},
-			{name: "a small content that is too large", set: func(r *Record) { change(r, "packed").Size = MaxSmall + 1 }, also: ErrLimit},
-			{name: "a large content that is too large", set: func(r *Record) { change(r, "big").Size = MaxBlocks*BlockSize + 1 }, also: ErrLimit},
-			{name: "a large content that grew", set: func(r *Record) { change(r, "big").Size = 2_999_999 }},
-			{name: "a pack in blocks", set: func(r *Record) { change(r, "packed").Place.Codec = CodecBlocks }},
-			{name: "a part of a large object", set: func(r *Record) { change(r, "big").Place.Length-- }},
-			{name: "a large object in one piece", set: func(r *Record) { change(r, "big").Place.Codec = CodecZstd }},
-			{name: "a content in a list", set: func(r *Record) { entry(r).Block.Objects[0] = listObject(10) }},
-			{name: "a move of slot 0", set: func(r *Record) { r.Block.Moves[0].Slot = 0 }},
-			{name: "a move of a bad path", set: func(r *Record) { r.Block.Moves[0].Path = "" }, also: ErrBadPath},
-			{name: "a move into the record", set: func(r *Record) { r.Block.Moves[0].Place = Place{Object: Inline, Length: 1} }},
-			{name: "a move to nowhere", set: func(r *Record) { r.Block.Moves[0].Place.Object = 1 }},
-			{name: "a drop of slot 0", set: func(r *Record) { r.Block.Drops[0].Slot = 0 }},
-			{name: "a drop of a bad path", set: func(r *Record) { r.Block.Drops[0].Path = "a//b" }, also: ErrBadPath},
-			{name: "a bad dead name", set: func(r *Record) { r.Block.Dead[0] = "commits/1" }},
-			{name: "a dead name twice", set: func(r *Record) { r.Block.Dead[0] = r.Block.Dead[1] }},
-			{name: "changes over the limit", set: func(r *Record) {
-				entry(r).Block = Block{Changes: manyDeletes(MaxChangesHere, "")}
-			}, also: ErrLimit},
-			{name: "lists over the limit", set: func(r *Record) {
-				r.Lists = make([]ListRef, MaxLists)
-				for i := range r.Lists {
-					r.Lists[i] = ListRef{Object: listObject(100 + i), Items: 1}
-				}
-			}, also: ErrLimit},
-			{name: "a body over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecordBody/MaxMessage+1, "x") }, also: ErrLimit},
-			{name: "an object over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecord/MaxMessage+1, "") }, also: ErrLimit},
-		})
+		func(r *Record) []byte { return r.Contents }, cases)
+}
+
+func entryOf(r *Record) *Entry { return &r.Entries[0] }
+
+func changeOf(r *Record, path string) *Change {
+	for i := range entryOf(r).Block.Changes {
+		if c := &entryOf(r).Block.Changes[i]; c.Path == path {
+			return c
+		}
+	}
+	panic(path)
+}
+
+func inlineOf(r *Record) *Change { return changeOf(r, "d/e\\f\n.txt") }
+
+func TestRecordsThatCannotBeAreRefused(t *testing.T) {
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "slot 0", set: func(r *Record) { r.Slot = 0 }},
+		{name: "no kind", set: func(r *Record) { r.Kind, r.Sweep = 0, 0 }},
+		{name: "a kind of a newer program", set: func(r *Record) { r.Kind, r.Sweep = KindSweep+1, 0 }, want: ErrUpgrade},
+		{name: "a sweep mark in a commit", set: func(r *Record) { r.Kind = KindCommit }},
+		{name: "a barrier that holds something", set: func(r *Record) { r.Kind, r.Sweep = KindFence, 0 }},
+		{name: "a writer that is not JSON", set: func(r *Record) { r.Writer = json.RawMessage("{") }},
+		{name: "a writer that is too long", set: func(r *Record) {
+			r.Writer = json.RawMessage(`"` + strings.Repeat("x", MaxWriter-1) + `"`)
+		}, also: ErrLimit},
+		{name: "contents over the limit", set: func(r *Record) { r.Contents = make([]byte, MaxInline+1) }, also: ErrLimit},
+		{name: "changes of no entry", set: func(r *Record) { r.Block.Changes = []Change{{Op: OpDelete, Path: "a"}} }},
+		{name: "moves in an entry", set: func(r *Record) { entryOf(r).Block.Moves = []Move{{VersionRef{Path: "a", Slot: 1}, Place{Length: 1}}} }},
+		{name: "drops in an entry", set: func(r *Record) { entryOf(r).Block.Drops = r.Block.Drops }},
+		{name: "dead names in an entry", set: func(r *Record) { entryOf(r).Block.Dead = r.Block.Dead }},
+		{name: "an entry without an id", set: func(r *Record) { entryOf(r).ID = uuid.Nil }},
+		{name: "an entry twice", set: func(r *Record) { r.Entries[1].ID = r.Entries[0].ID }},
+		{name: "entries over the limit", set: func(r *Record) {
+			r.Entries = make([]Entry, MaxEntries+1)
+			for i := range r.Entries {
+				r.Entries[i].ID = testUUID(i)
+			}
+		}, also: ErrLimit},
+		{name: "a message over the limit", set: func(r *Record) { entryOf(r).Message = strings.Repeat("x", MaxMessage+1) }, also: ErrLimit},
+		{name: "a message that is not UTF-8", set: func(r *Record) { entryOf(r).Message = "\xff" }},
+		{name: "changes over the limit", set: func(r *Record) {
+			entryOf(r).Block = Block{Changes: manyDeletes(MaxChangesHere, "")}
+		}, also: ErrLimit},
+		{name: "lists over the limit", set: func(r *Record) {
+			r.Lists = make([]ListRef, MaxLists)
+			for i := range r.Lists {
+				r.Lists[i] = ListRef{Object: listObject(100 + i), Items: 1}
+			}
+		}, also: ErrLimit},
+		{name: "a body over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecordBody/MaxMessage+1, "x") }, also: ErrLimit},
+		{name: "an object over the limit", set: func(r *Record) { r.Entries = longMessages(MaxRecord/MaxMessage+1, "") }, also: ErrLimit},
+	})
+}
+
+func TestObjectsThatCannotBeAreRefused(t *testing.T) {
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "an object twice", set: func(r *Record) { entryOf(r).Block.Objects[1].Name = entryOf(r).Block.Objects[0].Name }},
+		{name: "an object without a good name", set: func(r *Record) { entryOf(r).Block.Objects[0].Name += "x" }},
+		{name: "an object of no kind", set: func(r *Record) { entryOf(r).Block.Objects[0].Kind = 0 }},
+		{name: "an object of a newer kind", set: func(r *Record) { entryOf(r).Block.Objects[0].Kind = 4 }, want: ErrUpgrade},
+		{name: "an object smaller than its footer", set: func(r *Record) { entryOf(r).Block.Objects[0].Size = 4095 }},
+		{name: "an object without a footer", set: func(r *Record) { entryOf(r).Block.Objects[0].FooterSize = 0 }},
+		{name: "an object of negative size", set: func(r *Record) { entryOf(r).Block.Objects[0].Size = -1 }},
+		{name: "a footer over the limit", set: func(r *Record) {
+			entryOf(r).Block.Objects[0].Size, entryOf(r).Block.Objects[0].FooterSize = math.MaxInt64, MaxFooter+1
+		}},
+		{name: "unknown fields that are known", set: func(r *Record) { entryOf(r).Block.Objects[0].Unknown = unknownField(6, "x") }},
+		{name: "unknown fields that are none", set: func(r *Record) { entryOf(r).Block.Objects[0].Unknown = []byte{0xff} }},
+		{name: "a list that is a pack", set: func(r *Record) { r.Lists[0].Object = packObject(21) }},
+		{name: "a list with a footer", set: func(r *Record) { r.Lists[0].Object.FooterSize = 100 }},
+		{name: "a list of nothing", set: func(r *Record) { r.Lists[0].Items = 0 }},
+		{name: "a list over the limit", set: func(r *Record) { r.Lists[0].Items = MaxListItems + 1 }, also: ErrLimit},
+		{name: "a list twice", set: func(r *Record) { r.Lists[0] = entryOf(r).Lists[0] }},
+	})
+}
+
+func TestChangesThatCannotBeAreRefused(t *testing.T) {
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "a path twice", set: func(r *Record) { changeOf(r, "big").Path = "packed" }},
+		{name: "a bad path", set: func(r *Record) { changeOf(r, "big").Path = "../x" }, also: ErrBadPath},
+		{name: "a path that is too long", set: func(r *Record) { changeOf(r, "big").Path = strings.Repeat("x", MaxPath+1) }, also: ErrBadPath},
+		{name: "no operation", set: func(r *Record) { changeOf(r, "big").Op = 0 }},
+		{name: "an operation of a newer program", set: func(r *Record) { changeOf(r, "big").Op = 3 }, want: ErrUpgrade},
+		{name: "a mode of a newer program", set: func(r *Record) { changeOf(r, "big").Mode = 1 << 20 }, want: ErrUpgrade},
+		{name: "a negative size", set: func(r *Record) { changeOf(r, "big").Size = -1 }},
+		{name: "a delete with a size", set: func(r *Record) { changeOf(r, "gone").Size = 1 }},
+		{name: "a delete with a hash", set: func(r *Record) { changeOf(r, "gone").SHA256[0] = 1 }},
+		{name: "a delete with a mode", set: func(r *Record) { changeOf(r, "gone").Mode = 1 }},
+		{name: "a delete with a time", set: func(r *Record) { changeOf(r, "gone").MTime = 1 }},
+		{name: "a delete with metadata", set: func(r *Record) { changeOf(r, "gone").Meta.Lifetime = 1 }},
+		{name: "metadata over the limit", set: func(r *Record) { inlineOf(r).Meta.ContentType = strings.Repeat("x", MaxMeta) }, also: ErrLimit},
+		{name: "a negative lifetime", set: func(r *Record) { inlineOf(r).Meta.Lifetime = -1 }},
+		{name: "a content type that is not UTF-8", set: func(r *Record) { inlineOf(r).Meta.ContentType = "\xff" }},
+		{name: "a tag that is not UTF-8", set: func(r *Record) { inlineOf(r).Meta.Tags[1].Value = "\xff" }},
+		{name: "a tag without a key", set: func(r *Record) { inlineOf(r).Meta.Tags[0].Key = "" }},
+		{name: "tags that are not sorted", set: func(r *Record) { inlineOf(r).Meta.Tags[0].Key = "z" }},
+		{name: "a tag twice", set: func(r *Record) { inlineOf(r).Meta.Tags[0].Key = "b" }},
+		{name: "a keep rule that is not UTF-8", set: func(r *Record) { inlineOf(r).Meta.Keep[0] = "\xff" }},
+	})
+}
+
+func TestPlacesThatCannotBeAreRefused(t *testing.T) {
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "an inline place behind the contents", set: func(r *Record) { inlineOf(r).Place.Offset = 3 }},
+		{name: "an inline place that overflows", set: func(r *Record) { inlineOf(r).Place.Offset = math.MaxInt64 }},
+		{name: "an inline place with a negative offset", set: func(r *Record) { inlineOf(r).Place.Offset = -1 }},
+		{name: "a raw place of another length", set: func(r *Record) { inlineOf(r).Place.Length = 4 }},
+		{name: "an inline place in blocks", set: func(r *Record) { inlineOf(r).Place.Codec = CodecBlocks }},
+		{name: "no bytes for some", set: func(r *Record) { inlineOf(r).Place.Length, inlineOf(r).Place.Codec = 0, CodecZstd }},
+		{name: "a codec of a newer program", set: func(r *Record) { inlineOf(r).Place.Codec = 3 }, want: ErrUpgrade},
+		{name: "some bytes for none", set: func(r *Record) { changeOf(r, "empty").Place.Length = 1 }},
+		{name: "no bytes in an object", set: func(r *Record) { changeOf(r, "empty").Place.Object = 0 }},
+		{name: "an object that is not in the table", set: func(r *Record) { changeOf(r, "packed").Place.Object = 2 }},
+		{name: "a place behind the data", set: func(r *Record) { changeOf(r, "packed").Place.Offset = 1<<20 - 4096 - 89 }},
+		{name: "a place that overflows", set: func(r *Record) { changeOf(r, "packed").Place.Offset = math.MaxInt64 - 5 }},
+		{name: "a small content that is too large", set: func(r *Record) { changeOf(r, "packed").Size = MaxSmall + 1 }, also: ErrLimit},
+		{name: "a large content that is too large", set: func(r *Record) { changeOf(r, "big").Size = MaxBlocks*BlockSize + 1 }, also: ErrLimit},
+		{name: "a large content that grew", set: func(r *Record) { changeOf(r, "big").Size = 2_999_999 }},
+		{name: "a pack in blocks", set: func(r *Record) { changeOf(r, "packed").Place.Codec = CodecBlocks }},
+		{name: "a part of a large object", set: func(r *Record) { changeOf(r, "big").Place.Length-- }},
+		{name: "a large object in one piece", set: func(r *Record) { changeOf(r, "big").Place.Codec = CodecZstd }},
+		{name: "a content in a list", set: func(r *Record) { entryOf(r).Block.Objects[0] = listObject(10) }},
+	})
+}
+
+func TestMovesAndDropsThatCannotBeAreRefused(t *testing.T) {
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "a move of slot 0", set: func(r *Record) { r.Block.Moves[0].Slot = 0 }},
+		{name: "a move of a bad path", set: func(r *Record) { r.Block.Moves[0].Path = "" }, also: ErrBadPath},
+		{name: "a move into the record", set: func(r *Record) { r.Block.Moves[0].Place = Place{Object: Inline, Length: 1} }},
+		{name: "a move to nowhere", set: func(r *Record) { r.Block.Moves[0].Place.Object = 1 }},
+		{name: "a drop of slot 0", set: func(r *Record) { r.Block.Drops[0].Slot = 0 }},
+		{name: "a drop of a bad path", set: func(r *Record) { r.Block.Drops[0].Path = "a//b" }, also: ErrBadPath},
+		{name: "a bad dead name", set: func(r *Record) { r.Block.Dead[0] = "commits/1" }},
+		{name: "a dead name twice", set: func(r *Record) { r.Block.Dead[0] = r.Block.Dead[1] }},
+	})
 }
 
 // manyDeletes are changes of exactly so many bytes in a block.

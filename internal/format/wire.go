@@ -369,7 +369,7 @@ func checkUnknown(unknown []byte, known protowire.Number) error {
 	for len(unknown) > 0 {
 		num, _, n := protowire.ConsumeField(unknown)
 		if n < 0 || num <= known {
-			return fmt.Errorf("Unknown holds no fields above %d", known)
+			return fmt.Errorf("its Unknown holds other things than whole fields above %d", known)
 		}
 		unknown = unknown[n:]
 	}
