@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/backend/memory"
+	"github.com/swampd/swampd/internal/faults"
 	"github.com/swampd/swampd/internal/format"
 )
 
@@ -62,9 +64,10 @@ func TestAReleasedLeaseIsTakenWithoutWaiting(t *testing.T) {
 // clock and has stood unchanged on the taker's.
 func TestTakeoverNeedsAgeAndSilence(t *testing.T) {
 	for name, c := range map[string]struct {
-		ttl      time.Duration // recorded
-		prepare  func(w *world)
-		from, to time.Duration // when it may be taken; 0: never within 2 minutes
+		ttl     time.Duration // recorded
+		prepare func(w *world)
+		from    time.Duration // when it may be taken; 0: never within 2 minutes
+		notice  time.Duration // how much later the looking may find out
 	}{
 		"just renewed": {from: 40 * time.Second},
 		"another TTL":  {ttl: 90 * time.Second, from: 100 * time.Second},
@@ -90,7 +93,8 @@ func TestTakeoverNeedsAgeAndSilence(t *testing.T) {
 					w.put(l)
 				})
 			},
-			from: 25 * time.Second,
+			from:   25 * time.Second,
+			notice: pollMax * 3 / 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,8 +120,7 @@ func TestTakeoverNeedsAgeAndSilence(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer w.mustClose(h)
-				// Exactly then, up to the interval of the looking.
-				if took <= c.from || took > c.from+2*time.Second {
+				if took <= c.from || took > c.from+c.notice+time.Millisecond {
 					t.Errorf("taken after %v, want %v", took, c.from)
 				}
 				if h.Fence() != 6 || w.lease().Fence != 6 {
@@ -152,7 +155,7 @@ func TestAStoreThatCannotTellTheTimeLosesNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.put(dead(1))
-		_, err := Acquire(t.Context(), backend.NewBucket(noClock{w.store.Open()}, "mem://"), w.log.replica(), w.options(Options{MaxWait: time.Hour}))
+		_, err := Acquire(t.Context(), backend.NewBucket(noClock{w.store.Open()}, "mem://"), w.log.replica(), w.options(Options{MaxWait: 2 * time.Minute}))
 		wantErr(t, err, ErrBusy)
 		if strings.Contains(err.Error(), "renewed") || strings.Contains(err.Error(), "replaced") {
 			t.Errorf("the message tells times that nobody knows: %v", err)
@@ -174,7 +177,7 @@ func TestALiveHolderIsNeverReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		h := w.mustAcquire(Options{})
-		_, err := w.acquire(Options{MaxWait: time.Hour})
+		_, err := w.acquire(Options{MaxWait: 5 * time.Minute})
 		wantErr(t, err, ErrBusy)
 		if err := h.Err(); err != nil {
 			t.Errorf("the holder lost: %v", err)
@@ -277,34 +280,74 @@ func TestTroubleWhileWaitingIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		h := w.mustAcquire(Options{})
-		f, bucket := w.faultyBucket()
-		time.AfterFunc(3*time.Second, func() {
-			f.set(nil, func(context.Context) error { return backend.ErrBusy })
-		})
+		f := w.faulty()
+		busy := func() { f.Add(on(faults.Get, faults.Always, faults.Fail(backend.ErrBusy))) }
+		time.AfterFunc(3*time.Second, busy)
 		time.AfterFunc(20*time.Second, func() { w.mustClose(h) })
-		time.AfterFunc(30*time.Second, func() { f.set(nil, nil) })
-		h2, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.mustClose(h2)
+		time.AfterFunc(30*time.Second, f.Clear)
+		w.mustClose(w.mustAcquireOn(f))
 
 		h3 := w.mustAcquire(Options{})
 		defer w.mustClose(h3)
-		time.AfterFunc(3*time.Second, func() {
-			f.set(nil, func(context.Context) error { return backend.ErrBusy })
-		})
-		_, err = Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
+		time.AfterFunc(3*time.Second, busy)
+		_, err := w.acquireOn(f, Options{})
 		wantErr(t, err, backend.ErrBusy)
+		f.Clear()
 
-		f.set(nil, func(context.Context) error { return backend.ErrDenied })
 		began := time.Now()
-		_, err = Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
+		time.AfterFunc(3*time.Second, func() { f.Add(on(faults.Get, faults.Always, faults.Fail(backend.ErrDenied))) })
+		_, err = w.acquireOn(f, Options{})
 		wantErr(t, err, backend.ErrDenied)
-		if time.Since(began) != 0 {
-			t.Error("waited for a store that refuses")
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("waited %v for a store that refuses", took)
 		}
 	})
+}
+
+func TestARefusalIsNotWaitedFor(t *testing.T) {
+	for _, ops := range []faults.Op{faults.Get, faults.Create} {
+		t.Run(ops.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				f := w.faulty()
+				f.Add(on(ops, faults.Always, faults.Fail(backend.ErrDenied)))
+				_, err := w.acquireOn(f, Options{})
+				wantErr(t, err, backend.ErrDenied)
+				if took := time.Since(w.born); took != 0 {
+					t.Errorf("waited %v", took)
+				}
+				w.mustClose(w.mustAcquire(Options{MaxWait: -1}))
+			})
+		})
+	}
+}
+
+// The last instant belongs to the holder.
+func TestTakeoverIsExact(t *testing.T) {
+	l := dead(1)
+	o, err := (&Options{}).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		age, silence time.Duration
+		want         bool
+	}{
+		{40*time.Second + 1, 15*time.Second + 1, true},
+		{40 * time.Second, 15*time.Second + 1, false},
+		{40*time.Second + 1, 15 * time.Second, false},
+	} {
+		q := newQueue(&o)
+		now := time.Now()
+		first := &sight{info: backend.Info{Version: "v", Now: now, Modified: now}, before: 0, after: time.Second}
+		if q.mayTakeOver(l, first) {
+			t.Error("taken at first sight")
+		}
+		then := &sight{info: backend.Info{Version: "v", Now: now.Add(c.age), Modified: now}, before: time.Second + c.silence, after: time.Hour}
+		if got := q.mayTakeOver(l, then); got != c.want {
+			t.Errorf("age %v, silence %v: %v, want %v", c.age, c.silence, got, c.want)
+		}
+	}
 }
 
 func TestALeaseThatCannotBeReadIsNotTaken(t *testing.T) {
@@ -323,6 +366,9 @@ func TestALeaseThatCannotBeReadIsNotTaken(t *testing.T) {
 				}
 				_, err := w.acquire(Options{})
 				wantErr(t, err, c.want)
+				if says := strings.Contains(err.Error(), format.LeaseKey); says != (c.want == format.ErrCorrupt) {
+					t.Errorf("the message does not say what to do: %v", err)
+				}
 				if string(w.bytes()) != c.data {
 					t.Errorf("the record became %s", w.bytes())
 				}
@@ -342,7 +388,8 @@ func TestUnknownFieldsSurviveTakingAndRenewing(t *testing.T) {
 		pass(time.Minute)
 		w.mustClose(h)
 		l = w.lease()
-		if string(l.Extra["future"]) != `{"x":1}` || l.Beat < 6 || !l.Released {
+		var future struct{ X int }
+		if err := json.Unmarshal(l.Extra["future"], &future); err != nil || future.X != 1 || l.Beat < 6 || !l.Released {
 			t.Errorf("after taking, renewing and giving back the lease is %+v", l)
 		}
 	})
@@ -361,6 +408,7 @@ func TestTheFenceIsAboveLeaseAndLog(t *testing.T) {
 		"the log is ahead":                 {4, 9, false, 10},
 		"the log is ahead, as known":       {4, 9, true, 10},
 		"they are equal":                   {9, 9, false, 10},
+		"the log is ahead by one":          {8, 9, false, 10},
 		"no lease beside a log":            {0, 9, false, 10},
 		"no log beside a lease":            {9, 0, false, 10},
 		"no lease beside a log that known": {0, 9, true, 10},
@@ -471,25 +519,38 @@ func TestALongCatchingUpKeepsTheLease(t *testing.T) {
 	})
 }
 
-func TestALossEndsTheCatchingUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		r := w.log.replica()
-		usurper := dead(50)
-		r.catchUp = func(ctx context.Context) error {
-			w.put(usurper)
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		_, err := Acquire(t.Context(), w.store.Bucket(), r, w.options(Options{}))
-		wantErr(t, err, ErrFenced)
-		if got := w.lease(); got.Session != usurper.Session || got.Released {
-			t.Errorf("the loser changed the winner's lease to %+v", got)
-		}
-		if len(w.log.all()) != 0 {
-			t.Error("the loser put up a barrier")
-		}
-	})
+func TestALossEndsTheEntering(t *testing.T) {
+	for _, step := range []string{"catching up", "catching up, which does not fail", "barrier"} {
+		t.Run(step, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				r := w.log.replica()
+				usurper := dead(50)
+				loss := func(ctx context.Context) error {
+					w.put(usurper)
+					<-ctx.Done()
+					wantErr(t, context.Cause(ctx), ErrFenced)
+					if step == "catching up" {
+						return ctx.Err()
+					}
+					return nil
+				}
+				if step == "barrier" {
+					r.barrier = loss
+				} else {
+					r.catchUp = loss
+				}
+				h, err := Acquire(t.Context(), w.store.Bucket(), r, w.options(Options{}))
+				wantErr(t, err, ErrFenced)
+				if h != nil || errors.Is(err, context.Canceled) || strings.Count(err.Error(), ErrFenced.Error()) != 1 {
+					t.Errorf("got the hold %v and the error %v", h, err)
+				}
+				if got := w.lease(); got.Session != usurper.Session || got.Released {
+					t.Errorf("the loser changed the winner's lease to %+v", got)
+				}
+			})
+		})
+	}
 }
 
 func TestBadOptionsAreRefused(t *testing.T) {
@@ -555,30 +616,55 @@ func TestContendersWriteOneAtATime(t *testing.T) {
 // A renewal and a takeover that meet on one version: exactly one wins, and who
 // loses knows it.
 func TestRenewalAndTakeoverOnOneVersion(t *testing.T) {
-	w := newWorld(t)
+	store := memory.New(nil)
+	dir := t.TempDir()
+	for name, open := range map[string]func() *backend.Bucket{
+		"memory": store.Bucket,
+		"fs":     func() *backend.Bucket { return directory(t, dir) },
+	} {
+		t.Run(name, func(t *testing.T) { raceRenewalAndTakeover(t, open(), open()) })
+	}
+}
+
+func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
+	const rounds = 1000
+	o, err := (*Options)(nil).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := (&commitLog{}).replica()
+	look := func(c *cell) (*Lease, *sight) {
+		t.Helper()
+		seen, err := c.look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := DecodeLease(seen.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, seen
+	}
+	holder := newHold(t.Context(), one, o)
+	if err := holder.replace(t.Context(), log, nil, &sight{}); err != nil {
+		t.Fatal(err)
+	}
 	renewals := 0
-	for round := range 1000 {
-		holder, err := freshHold(w, uint64(2*round+1))
-		if err != nil {
-			t.Fatal(err)
+	for round := range rounds {
+		bucket := two
+		if holder.cell.bucket == two {
+			bucket = one
 		}
-		taker := newHold(t.Context(), w.store.Bucket(), holder.opts)
-		seen, err := taker.cell.look(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		old, err := DecodeLease(seen.data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		taker := newHold(t.Context(), bucket, o)
+		old, seen := look(&taker.cell)
 		var renewed, taken error
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		wg.Go(func() { <-start; renewed = holder.write(t.Context(), func(*Lease) {}) })
-		wg.Go(func() { <-start; taken = taker.replace(t.Context(), w.log.replica(), old, seen) })
+		wg.Go(func() { <-start; taken = taker.replace(t.Context(), log, old, seen) })
 		close(start)
 		wg.Wait()
-		l := w.lease()
+		l, _ := look(&taker.cell)
 		switch {
 		case renewed == nil && errors.As(taken, new(*foreignError)):
 			renewals++
@@ -589,28 +675,12 @@ func TestRenewalAndTakeoverOnOneVersion(t *testing.T) {
 			if l.Session != taker.session || l.Fence != old.Fence+1 {
 				t.Fatalf("round %d: taken over, and the lease is %+v", round, l)
 			}
+			holder = taker
 		default:
 			t.Fatalf("round %d: the renewal got %v and the takeover %v", round, renewed, taken)
 		}
 	}
-	t.Logf("%d renewals, %d takeovers won", renewals, 1000-renewals)
-}
-
-// freshHold makes a hold with the lease in the store and no goroutines.
-func freshHold(w *world, fence uint64) (*Hold, error) {
-	w.put(dead(fence))
-	o, err := w.options(Options{}).withDefaults()
-	if err != nil {
-		return nil, err
+	if renewals == 0 || renewals == rounds {
+		t.Errorf("%d renewals won of %d: there was no race", renewals, rounds)
 	}
-	h := newHold(w.t.Context(), w.store.Bucket(), o)
-	seen, err := h.cell.look(w.t.Context())
-	if err != nil {
-		return nil, err
-	}
-	old, err := DecodeLease(seen.data)
-	if err != nil {
-		return nil, err
-	}
-	return h, h.replace(w.t.Context(), w.log.replica(), old, seen)
 }

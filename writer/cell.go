@@ -29,14 +29,9 @@ type cell struct {
 	version backend.Version
 	// doubts were sent in the place of version, and it is not known whether
 	// they arrived. At most one of them can.
-	doubts []doubt
+	doubts [][]byte
 	// trouble is the newest error of the store, for who is told of a loss.
 	trouble atomic.Pointer[error]
-}
-
-type doubt struct {
-	data []byte
-	sent time.Duration // start of the first attempt
 }
 
 // sight is one read of the key.
@@ -75,13 +70,21 @@ func (c *cell) look(ctx context.Context) (*sight, error) {
 }
 
 // swap puts next in the place of c.version, and returns only when that is
-// decided, when the store refuses to say, or when ctx ends; the last two leave
-// a doubt, which the next swap resolves. It returns a time (boot clock) before
-// which the store did not have next. A *foreignError says who won instead.
+// decided, when the store refuses, or when ctx ends; the last leaves a doubt,
+// which the next swap resolves. It returns a time (boot clock) before which the
+// store did not have next. A *foreignError says who won instead.
 func (c *cell) swap(ctx context.Context, next []byte) (time.Duration, error) {
+	first := c.boot()
+	doubtful := false // it may have arrived, or may yet
+	failed := func(err error) (time.Duration, error) {
+		if doubtful {
+			c.doubts = append(c.doubts, next)
+		}
+		return 0, fmt.Errorf("writing the writer's lease: %w", err)
+	}
 	for attempt := 0; ; attempt++ {
 		if ctx.Err() != nil {
-			return 0, fmt.Errorf("writing the writer's lease: %w", context.Cause(ctx))
+			return failed(context.Cause(ctx))
 		}
 		start := c.boot()
 		version, err := c.put(ctx, next)
@@ -90,35 +93,30 @@ func (c *cell) swap(ctx context.Context, next []byte) (time.Duration, error) {
 			return start, nil
 		}
 		c.trouble.Store(&err)
-		if !refused(err) && !slices.ContainsFunc(c.doubts, func(d doubt) bool { return bytes.Equal(d.data, next) }) {
-			c.doubts = append(c.doubts, doubt{next, start})
-		}
+		doubtful = doubtful || !refused(err)
 		seen, lookErr := c.look(ctx)
 		switch {
 		case lookErr != nil:
 			c.trouble.Store(&lookErr)
 			if refused(lookErr) {
-				return 0, fmt.Errorf("writing the writer's lease: %w; then %w", err, lookErr)
+				return failed(fmt.Errorf("%w; then %w", err, lookErr))
 			}
 		case seen.info.Version == c.version:
-			// Not there, or not yet.
-		default:
-			i := slices.IndexFunc(c.doubts, func(d doubt) bool { return bytes.Equal(d.data, seen.data) })
-			if i < 0 {
-				return 0, &foreignError{seen}
-			}
-			mine := c.doubts[i]
+			// It has not arrived, or not yet.
+		case bytes.Equal(seen.data, next):
 			c.settle(seen.info.Version)
-			if bytes.Equal(mine.data, next) {
-				return mine.sent, nil
-			}
-			continue // an earlier one had arrived: next goes on top of it
+			return first, nil
+		case slices.ContainsFunc(c.doubts, func(d []byte) bool { return bytes.Equal(d, seen.data) }):
+			c.settle(seen.info.Version) // an earlier one had: next goes on top of it
+			continue
+		default:
+			return 0, &foreignError{seen}
 		}
 		if refused(err) {
-			return 0, fmt.Errorf("writing the writer's lease: %w", err)
+			return failed(err)
 		}
 		if !sleep(ctx, backoff(attempt)) {
-			return 0, fmt.Errorf("writing the writer's lease: not decided: %w; %w", context.Cause(ctx), err)
+			return failed(fmt.Errorf("not decided: %w; %w", context.Cause(ctx), err))
 		}
 	}
 }

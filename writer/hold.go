@@ -98,11 +98,12 @@ func (h *Hold) Close(ctx context.Context) error {
 	h.cancel(fmt.Errorf("session %s: %w", h.session, ErrReleased))
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
-	err := h.release(ctx)
-	if lost != nil && errors.Is(err, ErrFenced) {
-		err = nil // the same news twice
+	h.result = lost
+	if err := h.release(ctx); lost == nil {
+		h.result = err
+	} else if err != nil && !(errors.Is(lost, ErrFenced) && errors.Is(err, ErrFenced)) { // the same news twice
+		h.result = errors.Join(lost, err)
 	}
-	h.result = errors.Join(lost, err)
 	return h.result
 }
 
@@ -142,7 +143,7 @@ func (h *Hold) write(ctx context.Context, change func(*Lease)) error {
 		return h.fenced(f.seen)
 	}
 	if err != nil {
-		// What is in doubt has this beat; the next content must have another.
+		// It may be in doubt under this beat; the next one needs another.
 		h.lease.Beat = next.Beat
 		return err
 	}
@@ -194,7 +195,7 @@ func (h *Hold) start() {
 // until it succeeds, another owner shows, or the monitor ends the hold.
 func (h *Hold) heartbeat() {
 	wait := h.opts.TTL / 3
-	for sleep(h.ctx, wait) {
+	for sleep(h.ctx, wait) && h.Err() == nil {
 		wait = h.opts.TTL / 3
 		err := h.write(h.ctx, func(*Lease) {})
 		if errors.Is(err, ErrFenced) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/internal/faults"
+	"github.com/swampd/swampd/internal/format"
 )
 
 func TestTheHeartbeatRenews(t *testing.T) {
@@ -38,47 +40,32 @@ func TestTheHeartbeatRenews(t *testing.T) {
 	})
 }
 
-// What a store may do to one write of the lease.
-var fates = map[string]func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error){
-	"done, answer lost": func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		_, err := do(ctx)
-		return backend.Info{}, errors.Join(backend.ErrUnknown, err)
-	},
-	"not done, answer lost": func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		return backend.Info{}, backend.ErrUnknown
-	},
-	"done much later": func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		time.AfterFunc(2*time.Millisecond, func() { do(context.WithoutCancel(ctx)) })
-		return backend.Info{}, backend.ErrUnknown
-	},
-	"done, and the driver's repeat says changed": func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		do(ctx)
-		return do(ctx)
-	},
-	"conflict": func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		return backend.Info{}, backend.ErrConflict
-	},
-	"busy": func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		return backend.Info{}, backend.ErrBusy
-	},
-	"an error without a name, done": func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		do(ctx)
-		return backend.Info{}, errors.New("EOF")
-	},
-	"no answer until the deadline, done": func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		do(ctx)
-		return backend.Info{}, hang(ctx)
-	},
+// fates are what a store may do to one write of the lease. "Late" ones are
+// carried out a moment after the caller heard nothing.
+var fates = map[string]faults.Action{
+	"done, answer lost":                 faults.Lose(),
+	"not done, answer lost":             faults.Fail(backend.ErrUnknown),
+	"done late":                         faults.Late(),
+	"done, and a repeat says changed":   faults.Done(backend.ErrChanged),
+	"done, and a repeat says exists":    faults.Done(backend.ErrExists),
+	"conflict":                          faults.Fail(backend.ErrConflict),
+	"busy":                              faults.Fail(backend.ErrBusy),
+	"an error without a name, done":     faults.Done(errors.New("EOF")),
+	"refused, but done":                 faults.Done(backend.ErrDenied),
+	"done, no answer till the deadline": faults.BlockAnswer(),
+	"no answer till the deadline":       faults.Block(),
 }
 
-// once makes the next write meet its fate, and all others go well.
-func (f *faulty) once(fate func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error)) {
-	var once sync.Once
-	f.set(func(ctx context.Context, do func(context.Context) (backend.Info, error)) (info backend.Info, err error) {
-		run := do
-		once.Do(func() { run = func(ctx context.Context) (backend.Info, error) { return fate(ctx, do) } })
-		return run(ctx)
-	}, nil)
+// strike makes the next write of the lease meet its fate.
+func strike(f *faults.Driver, fate faults.Action) {
+	fault := f.Add(on(writes, 1, fate))
+	if fate.String() == faults.Late().String() {
+		go func() {
+			<-fault.Reached()
+			pass(2 * time.Millisecond)
+			fault.Release()
+		}()
+	}
 }
 
 // A lost answer to taking, renewing or giving back is neither a loss, nor a win
@@ -89,22 +76,22 @@ func TestLostAnswersAreResolved(t *testing.T) {
 			t.Run(step+": "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
-					f, bucket := w.faultyBucket()
+					f := w.faulty()
 					want := uint64(1)
 					if step != "create" {
 						w.mustClose(w.mustAcquire(Options{}))
 						want++
 					}
 					if step == "create" || step == "replace" {
-						f.once(fate)
+						strike(f, fate)
 					}
 					// A release has 5 s in all, so one call has less here.
-					h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{TTL: 6 * time.Second, MaxWait: -1}))
+					h, err := w.acquireOn(f, Options{TTL: 6 * time.Second, MaxWait: -1})
 					if err != nil {
 						t.Fatalf("acquire: %v", err)
 					}
 					if step == "renew" {
-						f.once(fate)
+						strike(f, fate)
 					}
 					pass(8 * time.Second)
 					synctest.Wait()
@@ -115,7 +102,7 @@ func TestLostAnswersAreResolved(t *testing.T) {
 						t.Errorf("renewed %v ago", age)
 					}
 					if step == "release" {
-						f.once(fate)
+						strike(f, fate)
 					}
 					w.mustClose(h)
 					pass(time.Second) // for what comes late
@@ -139,26 +126,23 @@ func TestALateRenewalDoesNotUndoTheRelease(t *testing.T) {
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				f, bucket := w.faultyBucket()
-				h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				var arrive func()
-				f.once(func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-					arrive = func() { do(context.Background()) }
-					return backend.Info{}, hang(ctx)
-				})
-				pass(11 * time.Second)
-				synctest.Wait()
+				f := w.faulty()
+				h := w.mustAcquireOn(f)
+				// The renewal is not answered, nor can it be read back.
+				renewal := f.Add(on(writes, 1, faults.Late()))
+				read := f.Add(on(faults.Get, 1, faults.Block()))
+				<-read.Reached()
 				if late {
-					f.once(func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-						info, err := do(ctx)
-						arrive()
-						return info, err
-					})
-				} else {
-					arrive()
+					release := f.Add(on(writes, 1, faults.BlockAnswer()))
+					go func() {
+						<-release.Reached()
+						if err := renewal.Release(); !errors.Is(err, backend.ErrChanged) {
+							t.Errorf("the late renewal got %v", err)
+						}
+						release.Release()
+					}()
+				} else if err := renewal.Release(); err != nil {
+					t.Error(err)
 				}
 				w.mustClose(h)
 				if !w.lease().Released {
@@ -182,12 +166,12 @@ func TestAForeignRecordEndsTheHold(t *testing.T) {
 			w.put(l)
 		}, "a copy of this very process"},
 		"nothing": {func(w *world, h *Hold) {
-			if err := w.store.Bucket().Delete(w.t.Context(), []string{"_control/writer/lease"}); err != nil {
+			if err := w.store.Bucket().Delete(w.t.Context(), []string{format.LeaseKey}); err != nil {
 				t.Error(err)
 			}
 		}, "removed by hand"},
 		"rubbish": {func(w *world, h *Hold) {
-			w.store.Tamper("_control/writer/lease", func([]byte) []byte { return []byte("?") })
+			w.store.Tamper(format.LeaseKey, func([]byte) []byte { return []byte("?") })
 		}, "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,29 +215,20 @@ func TestCloseOfAReplacedHoldChangesNothing(t *testing.T) {
 }
 
 func TestWithoutRenewalTheHoldExpires(t *testing.T) {
-	denied := func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		return backend.Info{}, backend.ErrDenied
-	}
-	silent := func(ctx context.Context, _ func(context.Context) (backend.Info, error)) (backend.Info, error) {
-		return backend.Info{}, hang(ctx)
-	}
 	for name, c := range map[string]struct {
-		write func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error)
-		want  error
+		fate faults.Action
+		want error
 	}{
-		"the store refuses": {denied, backend.ErrDenied},
-		"the store hangs":   {silent, backend.ErrUnknown},
+		"the store refuses": {faults.Fail(backend.ErrDenied), backend.ErrDenied},
+		"the store hangs":   {faults.Block(), backend.ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				f, bucket := w.faultyBucket()
-				h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-				if err != nil {
-					t.Fatal(err)
-				}
+				f := w.faulty()
+				h := w.mustAcquireOn(f)
 				pass(25 * time.Second) // the last renewal was at 20 s
-				f.set(c.write, nil)
+				f.Add(on(writes, faults.Always, c.fate))
 				<-h.Context().Done()
 				if took := time.Since(w.born); took != 50*time.Second {
 					t.Errorf("expired after %v, want 50s", took)
@@ -263,7 +238,7 @@ func TestWithoutRenewalTheHoldExpires(t *testing.T) {
 					t.Errorf("nobody took over, yet: %v", h.Err())
 				}
 				// The lease is still mine; now it can be given back.
-				f.set(nil, nil)
+				f.Clear()
 				wantErr(t, h.Close(t.Context()), ErrExpired)
 				if !w.lease().Released {
 					t.Error("the lease was not given back")
@@ -276,17 +251,12 @@ func TestWithoutRenewalTheHoldExpires(t *testing.T) {
 func TestAFailureForAWhileIsSurvived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, bucket := w.faultyBucket()
-		h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := w.faulty()
+		h := w.mustAcquireOn(f)
 		for _, bad := range []error{backend.ErrDenied, backend.ErrUnknown} {
-			f.set(func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-				return backend.Info{}, bad
-			}, func(context.Context) error { return bad })
-			pass(18 * time.Second)
-			f.set(nil, nil)
+			f.Add(on(faults.Any, faults.Always, faults.Fail(bad)))
+			pass(16 * time.Second) // at most 26 s after a renewal; the next attempt is within 3 s
+			f.Clear()
 			pass(30 * time.Second)
 		}
 		w.mustClose(h)
@@ -298,20 +268,11 @@ func TestAFailureForAWhileIsSurvived(t *testing.T) {
 func TestTheStampIsTakenAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, bucket := w.faultyBucket()
-		h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		slow := func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-			info, err := do(ctx)
-			pass(8 * time.Second)
-			f.set(func(ctx context.Context, _ func(context.Context) (backend.Info, error)) (backend.Info, error) {
-				return backend.Info{}, hang(ctx)
-			}, nil)
-			return info, err
-		}
-		f.set(slow, nil) // the renewal at 10 s is answered at 18 s
+		f := w.faulty()
+		h := w.mustAcquireOn(f)
+		slow := f.Add(on(writes, 1, faults.BlockAnswer())) // the renewal at 10 s is answered at 18 s,
+		time.AfterFunc(18*time.Second, func() { slow.Release() })
+		f.Add(faults.Rule{Ops: writes, Nth: 2, Times: faults.Always, Do: faults.Block()}) // and no other ever
 		<-h.Context().Done()
 		if took := time.Since(w.born); took != 40*time.Second {
 			t.Errorf("expired after %v, want 40s", took)
@@ -356,6 +317,7 @@ func TestAHoldThatSleptIsOver(t *testing.T) {
 			defer mu.Unlock()
 			return w.boot() + slept
 		}})
+		synctest.Wait()
 		asleep := time.Now()
 		mu.Lock()
 		slept += time.Hour
@@ -392,14 +354,9 @@ func TestLostEndsTheHoldWithItsCause(t *testing.T) {
 func TestAFailedReleaseHoldsUpOnlyOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, bucket := w.faultyBucket()
-		h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.set(func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-			return backend.Info{}, backend.ErrDenied
-		}, nil)
+		f := w.faulty()
+		h := w.mustAcquireOn(f)
+		f.Add(on(writes, faults.Always, faults.Fail(backend.ErrDenied)))
 		wantErr(t, h.Close(t.Context()), backend.ErrDenied)
 		if w.lease().Released {
 			t.Fatal("released all the same")
@@ -414,7 +371,7 @@ func TestAFailedReleaseHoldsUpOnlyOthers(t *testing.T) {
 		// The same lease of another process: it is waited for.
 		l := dead(7)
 		w.put(l)
-		_, err = w.acquire(Options{MaxWait: -1})
+		_, err := w.acquire(Options{MaxWait: -1})
 		wantErr(t, err, ErrBusy)
 	})
 }
@@ -433,20 +390,22 @@ func TestAnotherHoldOfThisProcessIsBusy(t *testing.T) {
 // The caller gives up while the fate of its own record is open.
 func TestAnAcquireThatIsCutOffLeavesNoLease(t *testing.T) {
 	for name, fate := range fates {
+		if name == "refused, but done" {
+			continue // without reading back, a refusal is believed
+		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				f, bucket := w.faultyBucket()
+				f := w.faulty()
 				ctx, cancel := context.WithCancel(t.Context())
-				f.once(func(c context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error) {
-					defer cancel()
-					if strings.HasPrefix(name, "no answer") {
-						time.AfterFunc(time.Second, cancel)
-					}
-					return fate(c, do)
-				})
-				_, err := Acquire(ctx, bucket, w.log.replica(), w.options(Options{}))
+				defer cancel()
+				strike(f, fate)
+				// The caller leaves while the write, or the reading back, goes on.
+				back := f.Add(faults.Rule{Ops: faults.Get, Prefix: format.LeaseKey, Nth: 2, Do: faults.Block()})
+				time.AfterFunc(time.Second, cancel)
+				_, err := Acquire(ctx, f.Bucket(), w.log.replica(), w.options(Options{}))
 				wantErr(t, err, context.Canceled)
+				back.Release()
 				pass(time.Second)
 				if l := w.lease(); !l.Released {
 					t.Errorf("the lease is %+v", l)
@@ -464,11 +423,9 @@ func TestAnAcquireThatIsCutOffLeavesNoLease(t *testing.T) {
 func TestAnUndecidedAcquireIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, bucket := w.faultyBucket()
-		f.set(func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-			return backend.Info{}, backend.ErrUnknown
-		}, nil)
-		_, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
+		f := w.faulty()
+		f.Add(on(writes, faults.Always, faults.Fail(backend.ErrUnknown)))
+		_, err := w.acquireOn(f, Options{})
 		wantErr(t, err, backend.ErrUnknown, context.DeadlineExceeded)
 		if errors.Is(err, ErrBusy) {
 			t.Errorf("busy with itself: %v", err)
@@ -483,17 +440,10 @@ func TestAnUndecidedAcquireIsReported(t *testing.T) {
 func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		f, bucket := w.faultyBucket()
-		h, err := Acquire(t.Context(), bucket, w.log.replica(), w.options(Options{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		stuck := make(chan struct{})
-		f.set(func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error) {
-			<-stuck
-			return backend.Info{}, backend.ErrUnknown
-		}, nil)
-		pass(15 * time.Second)
+		f := w.faulty()
+		h := w.mustAcquireOn(f)
+		stuck := f.Add(on(writes, 1, faults.Hang()))
+		<-stuck.Reached()
 		began := time.Now()
 		var wg sync.WaitGroup
 		for range 2 {
@@ -507,7 +457,7 @@ func TestCloseIsBounded(t *testing.T) {
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("took %v, want 5s", took)
 		}
-		close(stuck)
+		stuck.Release()
 	})
 }
 

@@ -77,7 +77,7 @@ func (l *Lease) TTL() time.Duration { return time.Duration(l.TTLMillis) * time.M
 
 // Encode gives the bytes of the record. Equal records give equal bytes.
 func (l *Lease) Encode() ([]byte, error) {
-	data, err := json.Marshal(l)
+	data, err := json.MarshalIndent(l, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encoding the writer's lease: %w", err)
 	}

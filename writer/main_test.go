@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -11,12 +12,17 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/backend/memory"
+	"github.com/swampd/swampd/internal/faults"
 	"github.com/swampd/swampd/internal/format"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if order := os.Getenv(childOrder); order != "" {
+		os.Exit(child(order))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // world is a store, a log, and the machine's boot clock. The store's clock is
 // the bubble's plus skew.
@@ -75,6 +81,9 @@ func (w *world) mustClose(h *Hold) {
 	w.t.Helper()
 	if err := h.Close(context.Background()); err != nil {
 		w.t.Errorf("close: %v", err)
+	}
+	if _, kept := ended.Load(h.session); kept {
+		w.t.Error("a session that was given back is remembered for ever")
 	}
 }
 
@@ -163,7 +172,7 @@ func (r *replica) CatchUp(ctx context.Context) error {
 		}
 	}
 	r.seen = r.log.all()
-	return ctx.Err()
+	return nil
 }
 
 func (r *replica) Fence() (fence uint64) {
@@ -187,65 +196,31 @@ func (r *replica) Barrier(ctx context.Context, fence uint64, session uuid.UUID) 
 		}
 	}
 	r.log.barriers = append(r.log.barriers, barrier{fence, session})
-	return ctx.Err()
+	return nil
 }
 
-// faulty stands before the driver of one process. write and read, when set,
-// decide what becomes of a call on the lease.
-type faulty struct {
-	backend.Driver
-	mu    sync.Mutex
-	write func(ctx context.Context, do func(context.Context) (backend.Info, error)) (backend.Info, error)
-	read  func(ctx context.Context) error
+// faulty is the store as one process sees it, whose calls can be made to fail.
+func (w *world) faulty() *faults.Driver { return faults.Wrap(w.store.Open()) }
+
+// on makes a rule for writes or reads of the lease.
+func on(ops faults.Op, times int, do faults.Action) faults.Rule {
+	return faults.Rule{Ops: ops, Prefix: format.LeaseKey, Times: times, Do: do}
 }
 
-func (f *faulty) set(write func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error), read func(context.Context) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.write, f.read = write, read
+const writes = faults.Create | faults.Replace
+
+// acquireOn is acquire by a process that sees the store through f.
+func (w *world) acquireOn(f *faults.Driver, o Options) (*Hold, error) {
+	return Acquire(w.t.Context(), f.Bucket(), w.log.replica(), w.options(o))
 }
 
-func (f *faulty) hooks() (func(context.Context, func(context.Context) (backend.Info, error)) (backend.Info, error), func(context.Context) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.write, f.read
-}
-
-func (f *faulty) Get(ctx context.Context, key string, o backend.GetOptions) (*backend.Object, error) {
-	if _, read := f.hooks(); read != nil {
-		if err := read(ctx); err != nil {
-			return nil, err
-		}
+func (w *world) mustAcquireOn(f *faults.Driver) *Hold {
+	w.t.Helper()
+	h, err := w.acquireOn(f, Options{})
+	if err != nil {
+		w.t.Fatalf("acquire: %v", err)
 	}
-	return f.Driver.Get(ctx, key, o)
-}
-
-func (f *faulty) Create(ctx context.Context, key string, b backend.Body) (backend.Info, error) {
-	do := func(ctx context.Context) (backend.Info, error) { return f.Driver.Create(ctx, key, b) }
-	if write, _ := f.hooks(); write != nil {
-		return write(ctx, do)
-	}
-	return do(ctx)
-}
-
-func (f *faulty) Replace(ctx context.Context, key string, b backend.Body, old backend.Version) (backend.Info, error) {
-	do := func(ctx context.Context) (backend.Info, error) { return f.Driver.Replace(ctx, key, b, old) }
-	if write, _ := f.hooks(); write != nil {
-		return write(ctx, do)
-	}
-	return do(ctx)
-}
-
-// hang is a store that does not answer before the caller gives up.
-func hang(ctx context.Context) error {
-	<-ctx.Done()
-	return fmt.Errorf("%w: %w", backend.ErrUnknown, ctx.Err())
-}
-
-// faultyBucket is a bucket whose driver's calls may be made to fail.
-func (w *world) faultyBucket() (*faulty, *backend.Bucket) {
-	f := &faulty{Driver: w.store.Open()}
-	return f, backend.NewBucket(f, "mem://faulty")
+	return h
 }
 
 func wantErr(t *testing.T, err error, want ...error) {

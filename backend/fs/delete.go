@@ -11,9 +11,10 @@ import (
 	"github.com/swampd/swampd/backend"
 )
 
-// Delete is backend.Driver.Delete. Each directory is synced once, at the end.
-// Directories that become empty stay: another process may be making an object in
-// them.
+// Delete is backend.Driver.Delete. Each directory is synced once, at the end, also
+// if nothing was there: it may have been removed by a process that was stopped
+// before it synced. Directories that become empty stay: another process may be
+// making an object in them.
 func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	if err := d.begin(ctx); err != nil {
 		return err
@@ -31,7 +32,7 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 		}
 		remain = append(remain, keys...)
 	}
-	removed := map[string][]string{}        // by directory
+	gone := map[string][]string{}           // by directory
 	records := map[string]map[string]bool{} // base names, by directory
 	for i, key := range keys {
 		if err := ctx.Err(); err != nil {
@@ -47,14 +48,13 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 			}
 			records[dir][name] = true
 		}
-		switch gone, err := d.unlink(file); {
-		case err != nil:
+		if err := d.unlink(file); err != nil {
 			remains(err, key)
-		case gone:
-			removed[dir] = append(removed[dir], key)
+			continue
 		}
+		gone[dir] = append(gone[dir], key)
 	}
-	for dir, names := range removed {
+	for dir, names := range gone {
 		if err := d.syncDir(dir); err != nil {
 			remains(err, names...)
 		}
@@ -71,21 +71,21 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	return fmt.Errorf("%d of %d keys remain (%s): %w", len(remain), len(keys), strings.Join(remain, " "), first)
 }
 
-// unlink removes a file and says whether it was there. A directory is no object.
-func (d *Driver) unlink(rel string) (gone bool, err error) {
+// unlink removes a file, if it is there. A directory is no object.
+func (d *Driver) unlink(rel string) error {
 	path := d.path(rel)
-	err = d.fs.Unlink(path)
+	err := d.fs.Unlink(path)
 	switch {
 	case err == nil:
-		return true, nil
+		return nil
 	case isGone(err):
-		return false, d.rootProblem()
+		return d.rootProblem()
 	case isDirectory(err):
 		if info, serr := d.fs.Lstat(path); serr == nil && info.IsDir() {
-			return false, nil
+			return nil
 		}
 	}
-	return false, failed("remove", rel, err)
+	return failed("remove", rel, err)
 }
 
 // syncDir syncs a directory, if it is there.

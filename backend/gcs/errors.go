@@ -229,6 +229,8 @@ func undecided(op operation, r *reply, deciding bool) (error, class) {
 		return fmt.Errorf("%w: %w", backend.ErrUnknown, r), final
 	case op.writes():
 		return fmt.Errorf("the upload was not completed, nothing was made: %w", r), final
+	case r.status < 400: // a redirect: it will not answer otherwise the next time
+		return r, final
 	}
 	return r, transient
 }

@@ -109,6 +109,7 @@ func (d *Driver) send(ctx context.Context, rec *record, h *storage.ObjectHandle,
 		}
 		w.ChunkSize = 0
 		w.SendCRC32C, w.CRC32C = true, crc
+		in.announced = &crc
 	}
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{in}, *buf)
 	if err == nil {
@@ -247,6 +248,8 @@ type verifier struct {
 	src  io.Reader
 	body backend.Body
 	sha  hash.Hash
+	// announced is the crc32c that an earlier pass over src gave, if there was one.
+	announced *uint32
 
 	n    int64
 	crc  uint32
@@ -307,6 +310,9 @@ func (v *verifier) finish() error {
 	}
 	if v.body.HasSHA256 && !bytes.Equal(v.sha.Sum(nil), v.body.SHA256[:]) {
 		return v.fail(fmt.Errorf("%w: its sha256 is %x, announced was %x", backend.ErrBadContent, v.sha.Sum(nil), v.body.SHA256))
+	}
+	if v.announced != nil && v.crc != *v.announced {
+		return v.fail(fmt.Errorf("%w: it changed while it was read", backend.ErrBadContent))
 	}
 	v.done = true
 	return nil

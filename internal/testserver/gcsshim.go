@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -122,7 +123,10 @@ func (s *gcsShim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodDelete {
-		a.pinned = gcsPin(r)
+		if a.pinned = gcsPin(r); a.pinned && serial != nil && !s.live(t, r) {
+			a.WriteHeader(http.StatusNotFound)
+			return
+		}
 	}
 	s.handler.ServeHTTP(a, r)
 	if u, err := url.Parse(a.Header().Get("Location")); starts && err == nil {
@@ -146,6 +150,17 @@ func gcsPin(r *http.Request) bool {
 	q.Set("generation", gen)
 	r.URL.RawQuery = q.Encode()
 	return true
+}
+
+// live says whether the generation that was pinned is the current one, not one
+// that a bucket with versions keeps.
+func (s *gcsShim) live(t gcsTarget, r *http.Request) bool {
+	obj, err := s.fake.Backend().GetObject(t.bucket, t.object)
+	if err != nil {
+		return false
+	}
+	defer obj.Close()
+	return strconv.FormatInt(obj.Generation, 10) == r.URL.Query().Get("generation")
 }
 
 // serveWrite hands an upload on, unless its name was written less than a second

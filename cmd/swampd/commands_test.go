@@ -1,0 +1,196 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// session uses every command once and more, with the extra flags.
+func session(t *testing.T, extra ...string) string {
+	c := newCLI(t)
+	c.env = append(c.env, "SWAMPD_STORE="+c.store())
+	old := time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC)
+	for name, content := range map[string]string{
+		"readme.txt": "hello\n", "docs/plan.md": "# plan\n", "docs/old/notes.md": "", "docs-2/x.bin": strings.Repeat("x", 5000),
+		"build/out.o": "object",
+	} {
+		if err := os.Chtimes(c.file(name, content), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr := &transcript{c: c}
+	do := func(args ...string) { tr.do(append(args, extra...)...) }
+	do("init")
+	do("init")
+	do("ls")
+	do("log")
+	do("put", ".", "--exclude", "build/", "-m", "the first\nwith a second line")
+	do("put", ".", "--exclude", "build/")
+	tr.doIn(strings.NewReader("from a pipe\n"), append([]string{"put", "-", "--as", "docs/piped.txt", "--tag", "a=b", "--content-type", "text/plain", "--lifetime", "720h"}, extra...)...)
+	do("ls")
+	do("ls", "-l", "docs")
+	do("ls", "-l", "readme.txt")
+	do("ls", "-r")
+	do("ls", "nothing")
+	do("cat", "readme.txt", "docs/piped.txt")
+	do("cat", "--offset", "-5", "--length", "4", "docs/piped.txt")
+	do("cat", "docs")
+	do("cat", "nothing")
+	c.file("readme.txt", "hello again\n")
+	if err := os.Chtimes(filepath.Join(c.dir, "readme.txt"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	do("put", "readme.txt")
+	do("rm", "docs")
+	do("rm", "readme.txt", "nothing")
+	do("rm", "-r", "docs/old", "docs-2/x.bin")
+	do("log", "-n", "2")
+	do("log", "--all")
+	do("log", "readme.txt")
+	do("log", "docs-2/x.bin")
+	do("log", "docs")
+	do("log", "--id", "018f0000-0000-7000-8000-000000000000")
+	do("diff", "-1")
+	do("diff", "-2", "-1")
+	do("diff", "0", "--under", "docs")
+	do("diff", "99")
+	do("cat", "--at", "-1", "docs-2/x.bin", "--length", "3")
+	do("get", "readme.txt", "docs", "-o", "../out")
+	do("get", ".", "-o", "../out")
+	do("get", "--at", "-3", "readme.txt", "-o", "../out")
+	do("get", "--at", "-3", "readme.txt", "-o", "../out", "--force")
+	do("get", "nothing", "-o", "../out")
+	do("verify")
+	do("verify", "--read-data")
+	do("doctor")
+	do("version")
+	return c.stable(tr.b.String())
+}
+
+func TestEveryCommandSpeaksToPeople(t *testing.T) { golden(t, "session.txt", session(t)) }
+
+func TestEveryCommandSpeaksToPrograms(t *testing.T) {
+	got := session(t, "--json")
+	golden(t, "session-json.txt", got)
+	for line := range strings.SplitSeq(got, "\n") {
+		line = strings.TrimPrefix(line, "! ")
+		if line == "" || strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "exit code ") {
+			continue
+		}
+		line = strings.NewReplacer(`:SECONDS`, `:0`, `:N,`, `:0,`).Replace(line)
+		if !json.Valid([]byte(line)) || line[0] != '{' {
+			t.Errorf("no JSON object: %s", line)
+		}
+	}
+}
+
+func TestCompletionScriptsAreWritten(t *testing.T) {
+	c := newCLI(t)
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if r := c.ok("completion", shell); !strings.Contains(r.out, "swampd") {
+			t.Errorf("%s: %q", shell, r.out)
+		}
+		var j completionJSON
+		if err := json.Unmarshal([]byte(c.ok("completion", shell, "--json").out), &j); err != nil || j.Shell != shell || j.Script == "" {
+			t.Errorf("%s: %v %q", shell, err, j.Shell)
+		}
+	}
+	c.run("completion", "tcsh").wantCode(2)
+	c.run("completion").wantCode(2)
+}
+
+func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
+	c := newCLI(t)
+	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
+		r := c.ok(args...)
+		for _, want := range []string{"130", "75", "fenced", "SWAMPD_STORE", "--json"} {
+			if !strings.Contains(r.out, want) {
+				t.Errorf("help %v: %q is missing", args, want)
+			}
+		}
+	}
+	for _, name := range []string{"init", "put", "get", "cat", "ls", "rm", "log", "diff", "verify", "doctor", "version", "completion"} {
+		if r := c.ok(name, "--help"); !strings.Contains(r.out, "--json: ") {
+			t.Errorf("%s --help does not say what --json gives", name)
+		}
+	}
+}
+
+func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
+	c := newCLI(t).withStore()
+	c.file("x", "x")
+	for _, args := range [][]string{
+		{"no-such-command"}, {"--no-such-flag"}, {"ls", "--no-such-flag"}, {"ls", "a", "b"}, {"put"}, {"get"}, {"cat"}, {"rm"}, {"diff"},
+		{"diff", "1", "2", "3"}, {"put", "x", "--max-wait", "soon"}, {"put", "x", "--exclude", "["}, {"put", "x", "--exclude", ""},
+		{"put", "x", "--tag", "novalue"}, {"put", "x", "--tag", "a=1", "--tag", "a=2"}, {"put", "x", "--lifetime", "-1h"},
+		{"put", "x", "--id", "x"}, {"put", "x", "--id", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}, {"put", "-"}, {"put", "-", "x", "--as", "y"},
+		{"put", ""}, {"put", "/"}, {"put", "x", "--as", "../y"}, {"cat", "--length", "0", "x"}, {"cat", "--length", "-1", "x"},
+		{"log", "-n", "0"}, {"log", "--id", "x"}, {"log", "--id", "018f0000-0000-7000-8000-000000000000", "x"},
+		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
+		{"version", "x"}, {"verify", "x"},
+	} {
+		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")
+		r := c.run(append(args, "--json")...).wantCode(2)
+		var e errorJSON
+		if err := json.Unmarshal([]byte(r.err), &e); err != nil || e.Kind != "usage" && e.Kind != "bad-path" || e.ExitCode != 2 || e.Error == "" {
+			t.Errorf("%v --json: %v: %s", args, err, r.err)
+		}
+	}
+	if n := c.commits(); n != 0 {
+		t.Errorf("%d commits", n)
+	}
+}
+
+func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
+	c := newCLI(t)
+	for _, store := range []string{
+		"ftp://host/dir", "http://host/x", "s3:/bucket", "s3:bucket", "gs:/bucket/x", "file:dir", "file://relative", "s3://", "gs:///x",
+		"s3://bucket/x#fragment", "s3://bucket/%zz",
+	} {
+		for _, args := range [][]string{{"init"}, {"ls"}, {"put", "."}, {"doctor"}} {
+			c.run(append(args, "-s", store)...).wantCode(2).wantErr("swampd: ").wantPlain()
+		}
+		c.env = append(c.env, "SWAMPD_STORE="+store)
+		c.run("ls").wantCode(2)
+		c.run("init", store).wantCode(2)
+	}
+	c.env = append(c.env, "SWAMPD_STORE=")
+	entries, err := os.ReadDir(c.dir)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("a wrong address left %v behind (%v)", entries, err)
+	}
+}
+
+func TestThereIsNoSecretInAnError(t *testing.T) {
+	c := newCLI(t)
+	c.file("x", "x")
+	for _, args := range [][]string{{"ls"}, {"init"}, {"put", "x"}, {"doctor"}} {
+		for _, store := range []string{"ftp://me:hush-hush@host/dir", "s3://me:hush-hush@/x", "ftp://host/?secret_key=hush-hush", "s3://b/p?access_token=hush-hush&x=%zz"} {
+			for _, extra := range [][]string{nil, {"--json"}} {
+				r := c.run(append(append(args, "-s", store), extra...)...)
+				if strings.Contains(r.err+r.out, "hush-hush") {
+					t.Errorf("%s\n%s%s", r.command, r.out, r.err)
+				}
+			}
+		}
+	}
+}
+
+func TestADatastoreThatIsNotThere(t *testing.T) {
+	c := newCLI(t)
+	c.file("x", "x")
+	for _, args := range [][]string{{"ls"}, {"put", "x"}, {"log"}, {"verify"}} {
+		c.run(append(args, "-s", c.store())...).wantCode(1).wantErr("there is no datastore at "+c.store(), "swampd init -s ").wantPlain()
+		r := c.run(append(args, "-s", c.store(), "--json")...).wantCode(1)
+		if !strings.Contains(r.err, `"kind":"no-datastore"`) {
+			t.Errorf("%s", r.err)
+		}
+	}
+	if _, err := os.Stat(c.store()); err == nil {
+		t.Error("looking for a datastore made its directory")
+	}
+}

@@ -1,0 +1,300 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/swampd/swampd/internal/testserver"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// asProgram makes the test binary be swampd itself: the tests run it as a real
+// process, with real signals, users and terminals.
+const asProgram = "SWAMPD_TEST_AS_PROGRAM"
+
+// hangEnv makes it a program that does not end when its context does.
+const hangEnv = "SWAMPD_TEST_HANG"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(hangEnv) != "" {
+		ctx, _ := watchSignals(context.Background())
+		fmt.Fprintln(os.Stderr, "hanging")
+		<-ctx.Done()
+		fmt.Fprintln(os.Stderr, "interrupted")
+		select {}
+	}
+	if os.Getenv(asProgram) != "" {
+		os.Unsetenv(asProgram)
+		main()
+	}
+	testserver.Main(m)
+}
+
+// cli runs swampd with a home of its own.
+type cli struct {
+	t    *testing.T
+	base string // holds everything
+	dir  string // working directory of commands
+	env  []string
+}
+
+func newCLI(t *testing.T) *cli {
+	t.Helper()
+	base := t.TempDir()
+	if real, err := filepath.EvalSymlinks(base); err == nil {
+		base = real
+	}
+	c := &cli{t: t, base: base, dir: filepath.Join(base, "work")}
+	c.mkdir("work")
+	c.env = []string{
+		asProgram + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(base, "home"), "TZ=UTC", "TERM=xterm",
+		"XDG_DATA_HOME=" + filepath.Join(base, "data"), "XDG_STATE_HOME=" + filepath.Join(base, "state"),
+	}
+	for _, name := range []string{"GOCOVERDIR", "SYSTEMROOT", "TEMP", "TMP"} {
+		if v := os.Getenv(name); v != "" {
+			c.env = append(c.env, name+"="+v)
+		}
+	}
+	return c
+}
+
+// withStore makes a datastore and uses it for all commands.
+func (c *cli) withStore() *cli {
+	c.t.Helper()
+	c.env = append(c.env, "SWAMPD_STORE="+c.store())
+	c.ok("init")
+	return c
+}
+
+func (c *cli) store() string { return filepath.Join(c.base, "store") }
+
+func (c *cli) mkdir(name string) string {
+	c.t.Helper()
+	dir := filepath.Join(c.base, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	return dir
+}
+
+// file makes a file below the working directory.
+func (c *cli) file(name, content string) string {
+	c.t.Helper()
+	path := filepath.Join(c.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+	return path
+}
+
+// result is what a command did.
+type result struct {
+	t        *testing.T
+	command  string
+	out, err string
+	code     int
+}
+
+func (c *cli) command(args ...string) *exec.Cmd {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Dir, cmd.Env = c.dir, c.env
+	return cmd
+}
+
+func (c *cli) run(args ...string) *result { return c.runIn(nil, args...) }
+
+func (c *cli) runIn(stdin io.Reader, args ...string) *result {
+	c.t.Helper()
+	cmd := c.command(args...)
+	cmd.Stdin = stdin
+	return c.finish(cmd)
+}
+
+func (c *cli) finish(cmd *exec.Cmd) *result {
+	c.t.Helper()
+	r := &result{t: c.t, command: "swampd " + strings.Join(cmd.Args[1:], " ")}
+	if len(r.command) > 300 {
+		r.command = r.command[:300] + "…"
+	}
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	r.code = exitCode(c.t, cmd.Run())
+	r.out, r.err = out.String(), errOut.String()
+	return r
+}
+
+func exitCode(t *testing.T, err error) int {
+	t.Helper()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	}
+	t.Fatal(err)
+	return -1
+}
+
+// ok runs a command that must succeed.
+func (c *cli) ok(args ...string) *result {
+	c.t.Helper()
+	return c.run(args...).wantCode(0)
+}
+
+func (r *result) wantCode(want int) *result {
+	r.t.Helper()
+	if r.code != want {
+		r.t.Fatalf("%s: exit code %d, want %d\nstdout: %s\nstderr: %s", r.command, r.code, want, r.out, r.err)
+	}
+	return r
+}
+
+// wantErr wants words on standard error.
+func (r *result) wantErr(words ...string) *result {
+	r.t.Helper()
+	for _, w := range words {
+		if !strings.Contains(r.err, w) {
+			r.t.Errorf("%s: %q is missing on standard error:\n%s", r.command, w, r.err)
+		}
+	}
+	return r
+}
+
+func (r *result) wantOut(want string) *result {
+	r.t.Helper()
+	if r.out != want {
+		r.t.Errorf("%s: got %q, want %q", r.command, r.out, want)
+	}
+	return r
+}
+
+// wantPlain wants an error that people can read: no Go syntax, no stack.
+func (r *result) wantPlain() *result {
+	r.t.Helper()
+	for _, bad := range []string{"goroutine ", "panic:", "%!", "&{", "0xc0", "<nil>"} {
+		if strings.Contains(r.err, bad) {
+			r.t.Errorf("%s: %q on standard error:\n%s", r.command, bad, r.err)
+		}
+	}
+	return r
+}
+
+// paths lists the newest state.
+func (c *cli) paths() string {
+	c.t.Helper()
+	return strings.ReplaceAll(strings.TrimSpace(c.ok("ls", "-r").out), "\n", " ")
+}
+
+// commits counts the commits.
+func (c *cli) commits() int {
+	c.t.Helper()
+	return strings.Count(c.ok("log").out, "\n")
+}
+
+// unstable is what differs from run to run.
+var unstable = []struct {
+	re *regexp.Regexp
+	to string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UUID"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`20[2-9]\d-\d\d-\d\d \d\d:\d\d`), "DATE       TIME"},
+	{regexp.MustCompile(`\bin \d+(\.\d)? m?s\b`), "in SECONDS"},
+	{regexp.MustCompile(`"seconds":[0-9.e-]+`), `"seconds":SECONDS`},
+	{regexp.MustCompile(`"(writer|session)":"[^"]*"`), `"$1":"SOMEBODY"`},
+	{regexp.MustCompile(`"bytes":\d+,"commit"`), `"bytes":N,"commit"`},
+	{regexp.MustCompile(`swampd (v[^ ,]*|\(devel\)|unknown), (revision \w+, )?go[^ ,]*, \w+/\w+`), "swampd VERSION"},
+}
+
+func (c *cli) stable(s string) string {
+	s = strings.ReplaceAll(s, filepath.ToSlash(c.base), "DIR")
+	s = strings.ReplaceAll(s, c.base, "DIR")
+	for _, u := range unstable {
+		s = u.re.ReplaceAllString(s, u.to)
+	}
+	return s
+}
+
+// golden compares a text with a file below testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(data)
+	if got == want {
+		return
+	}
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		gl, wl := "", ""
+		if i < len(g) {
+			gl = g[i]
+		}
+		if i < len(w) {
+			wl = w[i]
+		}
+		if gl != wl {
+			t.Fatalf("%s, line %d:\n got %s\nwant %s\n(go test -update writes the file anew; all of it now:\n%s)", file, i+1, gl, wl, got)
+		}
+	}
+}
+
+// transcript runs commands and writes down what they did.
+type transcript struct {
+	c *cli
+	b strings.Builder
+}
+
+func (tr *transcript) do(args ...string) { tr.doIn(nil, args...) }
+
+func (tr *transcript) doIn(stdin io.Reader, args ...string) {
+	tr.c.t.Helper()
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = quoteArg(a)
+	}
+	fmt.Fprintf(&tr.b, "$ swampd %s\n", strings.ReplaceAll(strings.Join(quoted, " "), "\n", `\n`))
+	r := tr.c.runIn(stdin, args...)
+	tr.b.WriteString(r.out)
+	for line := range strings.SplitSeq(strings.TrimSuffix(r.err, "\n"), "\n") {
+		if line != "" {
+			fmt.Fprintf(&tr.b, "! %s\n", line)
+		}
+	}
+	if r.code != 0 {
+		fmt.Fprintf(&tr.b, "exit code %d\n", r.code)
+	}
+	tr.b.WriteString("\n")
+}

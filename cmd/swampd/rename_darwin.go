@@ -1,0 +1,21 @@
+package main
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// renameNew renames unless the new name is taken: then fs.ErrExist.
+func (d *openDir) renameNew(from, to string) error {
+	fd := int(d.file.Fd())
+	err := unix.RenameatxNp(fd, from, fd, to, unix.RENAME_EXCL)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		return d.renameChecked(from, to) // not on this file system
+	}
+	if err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
+}

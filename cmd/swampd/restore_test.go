@@ -1,0 +1,275 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/swampd/swampd/datastore"
+)
+
+var old = time.Date(2021, 3, 4, 5, 6, 7, 123456789, time.UTC)
+
+func version(path, content string, mode fs.FileMode) *datastore.Version {
+	return &datastore.Version{Path: path, Size: int64(len(content)), SHA256: sha256.Sum256([]byte(content)), Mode: mode, MTime: old}
+}
+
+func restoring(t *testing.T, dir string, force bool) *restorer {
+	t.Helper()
+	r, err := newRestorer(dir, force)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+		wantNoTemporaryFiles(t, dir)
+	})
+	return r
+}
+
+func wantNoTemporaryFiles(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasPrefix(d.Name(), ".swampd-") {
+			t.Errorf("%s was left behind", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func put(r *restorer, path, content string, mode fs.FileMode) error {
+	return r.write(version(path, content, mode), strings.NewReader(content))
+}
+
+func TestRestoredFilesHaveContentModeTimeAndLinks(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		dir := t.TempDir()
+		r := restoring(t, dir, force)
+		for i, c := range []struct {
+			content string
+			mode    fs.FileMode
+		}{{"", 0o644}, {"x", 0o777}, {"y", 0o400}, {"z", 0o000}, {"program", 0o755}, {"a/../target", fs.ModeSymlink | 0o777}, {"/etc/passwd", fs.ModeSymlink | 0o777}} {
+			name := fmt.Sprintf("d/e%d/f", i)
+			if err := put(r, name, c.content, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Lstat(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !info.ModTime().Equal(old) {
+				t.Errorf("%v: time %v", c, info.ModTime())
+			}
+			if c.mode&fs.ModeSymlink != 0 {
+				if target, err := os.Readlink(filepath.Join(dir, name)); target != c.content {
+					t.Errorf("%v: link to %q, %v", c, target, err)
+				}
+				continue
+			}
+			if info.Mode() != c.mode {
+				t.Errorf("%v: mode %v", c, info.Mode())
+			}
+			if os.Getuid() == 0 || c.mode&0o400 != 0 {
+				if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != c.content {
+					t.Errorf("%v: %q, %v", c, got, err)
+				}
+			}
+		}
+	}
+}
+
+func TestNothingIsWrittenOutsideOfTheDirectory(t *testing.T) {
+	base := t.TempDir()
+	dir, outside := filepath.Join(base, "dir"), filepath.Join(base, "outside")
+	for _, d := range []string{dir, outside, filepath.Join(dir, "sub")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim := filepath.Join(outside, "victim")
+	if err := os.WriteFile(victim, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{
+		"absolute": outside, "relative": "../outside", "inside": "sub", "deep": "sub/../../outside", "file": victim, "dangling": filepath.Join(outside, "new"),
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, force := range []bool{false, true} {
+		r := restoring(t, dir, force)
+		for _, p := range []string{
+			"absolute/victim", "relative/victim", "deep/victim", "absolute/new/x", "relative/new", "inside/x", "file/x", "dangling/x",
+			"../outside/victim", "/" + victim, victim, "sub/../../outside/victim", "", ".", "..", "sub/..",
+		} {
+			if err := put(r, p, "evil", 0o644); err == nil {
+				t.Errorf("%q was written (force %v)", p, force)
+			}
+		}
+		// A link in the place of the file is not followed either: it is in the
+		// way, or replaced.
+		for _, p := range []string{"file", "dangling"} {
+			err := put(r, p, "evil", 0o644)
+			if force && err != nil || !force && !errors.Is(err, errDiffers) {
+				t.Errorf("%q: %v (force %v)", p, err, force)
+			}
+		}
+	}
+	entries, err := os.ReadDir(outside)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("outside holds %v, %v", entries, err)
+	}
+	if got, err := os.ReadFile(victim); string(got) != "mine" {
+		t.Errorf("the victim holds %q, %v", got, err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(dir, "sub")); err != nil || len(entries) > 0 {
+		t.Errorf("a link inside of the directory was followed: %v, %v", entries, err)
+	}
+}
+
+func TestFilesInTheWayAreKeptOrReplaced(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"same", "other", "longer"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(r *restorer, path, content string, want error) {
+		t.Helper()
+		if err := put(r, path, content, 0o644); !errors.Is(err, want) || (want == nil) != (err == nil) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+	}
+	r := restoring(t, dir, false)
+	check(r, "same", "same", nil)
+	check(r, "other", "OTHER", errDiffers)
+	check(r, "longer", "long", errDiffers)
+	check(r, "same/x", "x", errNoDirectory)
+	check(r, "d", "file", errDiffers)
+	r = restoring(t, dir, true)
+	check(r, "d", "file", errDirectory)
+	check(r, "other/x", "x", errNoDirectory)
+	check(r, "other", "OTHER", nil)
+	if got, err := os.ReadFile(filepath.Join(dir, "other")); string(got) != "OTHER" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// brokenReader ends in the middle, as a damaged content does.
+type brokenReader struct{ r io.Reader }
+
+var errBroken = errors.New("broken")
+
+func (b *brokenReader) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if err == io.EOF {
+		err = errBroken
+	}
+	return n, err
+}
+
+func TestAContentThatBreaksOffLeavesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, force := range []bool{false, true} {
+		r := restoring(t, dir, force)
+		for _, mode := range []fs.FileMode{0o644, fs.ModeSymlink | 0o777} {
+			v := version("x", strings.Repeat("x", 1<<20), mode)
+			if err := r.write(v, &brokenReader{strings.NewReader("half")}); !errors.Is(err, errBroken) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "x")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the half file is there (%v)", err)
+		}
+	}
+}
+
+func TestManyDirectoriesAreNotHeldOpen(t *testing.T) {
+	dir := t.TempDir()
+	r := restoring(t, dir, false)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				if err := put(r, fmt.Sprintf("a%d/b%d/c/f%d", i%7, i, w), "x", 0o644); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(r.dirs); n > maxOpenDirs+1 {
+		t.Errorf("%d directories are open", n)
+	}
+	for name, d := range r.dirs {
+		if d.users != 0 {
+			t.Errorf("%s has %d users", name, d.users)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "a*/b*/c/f*"))
+	if err != nil || len(files) != 800 {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+}
+
+func TestTheSameFileFromManySidesIsWrittenOnce(t *testing.T) {
+	dir := t.TempDir()
+	r := restoring(t, dir, false)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if err := put(r, "d/x", "content", 0o600); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); !bytes.Equal(got, []byte("content")) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestWhereAFileCannotExistIsKnownWithoutLookingTwice(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "a/b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	look := presence{root: root}
+	for _, c := range []struct {
+		path string
+		want bool
+	}{{"x", true}, {"a/x", true}, {"a/b/x", true}, {"a/b/c/d/x", false}, {"a/b/c/x", false}, {"a/b/c2/x", false}, {"a/b/y", true}, {"b/x", false}, {"c", true}} {
+		if got := look.mayExist(c.path); got != c.want {
+			t.Errorf("%s: %v", c.path, got)
+		}
+	}
+	none := presence{}
+	if none.mayExist("x") {
+		t.Error("without a directory nothing exists")
+	}
+}
