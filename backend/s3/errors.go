@@ -24,7 +24,7 @@ const (
 	throttled                // not carried out: the store wants fewer requests
 	contested                // not carried out: another request on the key was going on
 	skewed                   // not carried out: the signature's time is off; the SDK knows the store's clock now
-	unreached                // not sent: there is no connection
+	unreached                // not carried out: not sent, or not to its end
 	passing                  // no answer, or one that says nothing: perhaps carried out
 )
 
@@ -74,10 +74,12 @@ func (d *Driver) examine(ctx context.Context, ex *exchange, err error) *failure 
 	case ex.status == 0 && ctx.Err() != nil:
 		f.cause = contextError(ctx)
 		f.says = "waiting for the store's answer: " + f.cause.Error()
-		if ex.unsent() {
-			f.says = "nothing was sent: " + f.cause.Error()
-			f.verdict = unreached
-		} else {
+		switch {
+		case ex.unsent():
+			f.verdict, f.says = unreached, "nothing was sent: "+f.cause.Error()
+		case ex.partial:
+			f.verdict, f.says = unreached, "ended before all of the content was sent: "+f.cause.Error()
+		default:
 			f.verdict = passing
 		}
 	case errors.As(err, &creds):
@@ -103,6 +105,11 @@ func (f *failure) noAnswer(d *Driver, ex *exchange, err error) {
 	if ex.unsent() || neverSent(err) {
 		f.verdict = unreached
 		f.says = fmt.Sprintf("the store is not reachable, nothing was sent: %s; check the endpoint, the network and the proxy settings", plain(err))
+		return
+	}
+	if ex.partial {
+		f.verdict = unreached
+		f.says = "the connection was lost before all of the content was sent: " + plain(err)
 		return
 	}
 	f.verdict = passing
@@ -131,13 +138,10 @@ func (f *failure) permanent() bool {
 	return errors.As(f.cause, &dns) && dns.IsNotFound || errors.As(f.cause, &cert) || errors.As(f.cause, &record)
 }
 
-// The codes of answers that say by themselves that a request was not carried
-// out because there are too many, and of conflicts that stay.
+// The codes of answers that say more than their status does.
 var (
 	throttleCodes = set("SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "Throttling",
 		"ThrottlingException", "RequestLimitExceeded", "RequestThrottled", "BandwidthLimitExceeded")
-	lastingConflicts = set("InvalidBucketState", "ObjectParentIsFile", "ExistingObjectIsDirectory",
-		"BucketAlreadyExists", "BucketAlreadyOwnedByYou", "BucketNotEmpty")
 	deniedCodes = set("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
 		"TokenRefreshRequired", "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidSecurity", "RequestTimeTooSkewed")
 	fullCodes = set("QuotaExceeded", "InsufficientStorage", "StorageFull", "XMinioStorageFull",
@@ -182,9 +186,7 @@ func (f *failure) answer(d *Driver, ex *exchange, message string) {
 	case status == http.StatusNotImplemented || status == http.StatusMethodNotAllowed || code == "NotImplemented":
 		f.sentinel = backend.ErrUnsupported
 	case status == http.StatusConflict || code == "ConditionalRequestConflict" || code == "OperationAborted":
-		if !lastingConflicts[code] {
-			f.verdict = contested
-		}
+		f.verdict = contested
 	case status == http.StatusPreconditionFailed || status == http.StatusNotFound ||
 		status == http.StatusRequestedRangeNotSatisfiable || code == "PreconditionFailed":
 		// The operation knows what that means.

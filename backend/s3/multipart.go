@@ -122,7 +122,7 @@ func undecidedNothing(what string, err error) error {
 // sendParts reads the body once, from its beginning to its end, and sends parts
 // of it at the same time.
 func (m *multipart) sendParts(ctx context.Context) error {
-	up := newUpload(m.body)
+	up := newUpload(ctx, m.body)
 	defer up.close()
 	r, err := up.reader()
 	if err != nil {
@@ -200,7 +200,7 @@ func (m *multipart) sendPart(ctx context.Context, number int, part []byte) error
 	crc := crcText(crc32.ChecksumIEEE(part))
 	n := int32(number + 1)
 	_, err := m.d.call(ctx, repeatable, func(ctx context.Context, ex *exchange) error {
-		up := newUpload(partBody(part))
+		up := newUpload(ctx, partBody(part))
 		defer up.close()
 		r, err := up.reader()
 		if err != nil {
@@ -222,7 +222,7 @@ func (m *multipart) sendPart(ctx context.Context, number int, part []byte) error
 		if out.ETag == nil || *out.ETag == "" {
 			return errNoETag
 		}
-		m.etags[number] = types.CompletedPart{ETag: out.ETag, PartNumber: &n}
+		m.etags[number] = types.CompletedPart{ETag: out.ETag, PartNumber: &n, ChecksumCRC32: &crc}
 		return nil
 	})
 	return undecidedNothing(fmt.Sprintf("sending part %d of %d", n, len(m.etags)), err)

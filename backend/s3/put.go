@@ -57,7 +57,7 @@ func (d *Driver) putWhole(ctx context.Context, key string, body backend.Body, co
 	}
 	var etag string
 	ex, err := d.call(ctx, decisive, func(ctx context.Context, ex *exchange) error {
-		up := newUpload(body)
+		up := newUpload(ctx, body)
 		defer up.close()
 		r, err := up.reader()
 		if err != nil {
@@ -73,9 +73,11 @@ func (d *Driver) putWhole(ctx context.Context, key string, body backend.Body, co
 			IfNoneMatch:    cond.ifNoneMatch,
 			IfMatch:        cond.ifMatch,
 		}, payloadHash(hex.EncodeToString(body.SHA256[:])))
-		if ferr := up.failure(); ferr != nil {
+		sent, ferr := up.close()
+		if ferr != nil {
 			return ferr
 		}
+		ex.partial = !sent
 		if err == nil {
 			etag, err = quotedETag(out.ETag)
 		}

@@ -44,6 +44,10 @@ type exchange struct {
 	// for the request, so that something may have been sent.
 	traced, connected atomic.Bool
 
+	// partial: the body was not given to the HTTP client to its last byte, and
+	// will not be, so that the store cannot carry the request out.
+	partial bool
+
 	// From the head of the answer; status is 0 if there was none.
 	status int
 	header http.Header

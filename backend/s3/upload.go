@@ -17,11 +17,19 @@ var errUploadClosed = errors.New("the upload is over")
 // upload is one attempt to send a Body. The HTTP client reads it on a goroutine
 // of its own, and may still do so when the answer is there: reading and closing
 // exclude each other, and nothing is read after close.
+//
+// The last byte that was read of the content is kept back until more follows, or
+// until it is certain that the content ends where it was said to and that the
+// caller still wants it. So a store never has all bytes of a content that turned
+// out to be wrong, and where it does not have all, nothing is made: it was told
+// the length and the hash.
 type upload struct {
+	ctx  context.Context
 	body backend.Body
 
 	mu   sync.Mutex
 	open []*reading // the first, and one for each dead connection
+	sent bool       // a reading was given away to its last byte
 	err  error      // the first error of the content
 }
 
@@ -29,12 +37,16 @@ type upload struct {
 type reading struct {
 	up     *upload
 	rc     io.ReadSeekCloser
-	at     int64 // of what the HTTP client has read
-	moved  bool  // rc is not at at: seek first
+	at     int64 // how much was given away
+	last   byte  // the byte after that, if kept
+	kept   bool
+	moved  bool // rc is elsewhere: seek first
 	closed bool
 }
 
-func newUpload(body backend.Body) *upload { return &upload{body: body} }
+func newUpload(ctx context.Context, body backend.Body) *upload {
+	return &upload{ctx: ctx, body: body}
+}
 
 // reader opens the content.
 func (u *upload) reader() (*reading, error) {
@@ -42,8 +54,7 @@ func (u *upload) reader() (*reading, error) {
 	defer u.mu.Unlock()
 	rc, err := u.body.Open()
 	if err != nil {
-		u.fail(fmt.Errorf("opening it: %w", err))
-		return nil, u.err
+		return nil, u.fail(fmt.Errorf("opening it: %w", err))
 	}
 	r := &reading{up: u, rc: rc}
 	u.open = append(u.open, r)
@@ -52,6 +63,7 @@ func (u *upload) reader() (*reading, error) {
 		if err := r.checkEnd(); err != nil {
 			return nil, err
 		}
+		u.sent = true
 	}
 	return r, nil
 }
@@ -59,88 +71,121 @@ func (u *upload) reader() (*reading, error) {
 // reopen is reader for an HTTP request.
 func (u *upload) reopen() (io.ReadCloser, error) { return u.reader() }
 
-// fail keeps the first error.
-func (u *upload) fail(err error) {
+// fail keeps the first error and returns it.
+func (u *upload) fail(err error) error {
 	if u.err == nil {
 		u.err = &bodyError{err}
 	}
-}
-
-// failure is the content's own error, which is why nothing was made.
-func (u *upload) failure() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
 	return u.err
 }
 
-// close ends all readings.
-func (u *upload) close() {
+// close ends all readings. It says whether all bytes were given away, and
+// returns the content's own error, which is why nothing was made.
+func (u *upload) close() (sent bool, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, r := range u.open {
 		r.close()
 	}
+	return u.sent, u.err
 }
 
-// Read reads on. The last bytes are given away only when it is certain that
-// none come after them: a request whose body stays short makes nothing.
+// Read gives away what can be.
 func (r *reading) Read(p []byte) (int, error) {
 	r.up.mu.Lock()
 	defer r.up.mu.Unlock()
-	if r.closed {
-		return 0, errUploadClosed
-	}
-	if r.up.err != nil {
-		return 0, r.up.err
-	}
-	left := r.up.body.Size - r.at
-	if left <= 0 {
-		return 0, io.EOF
-	}
-	if r.moved {
-		if _, err := r.rc.Seek(r.at, io.SeekStart); err != nil {
-			r.up.fail(fmt.Errorf("going back to its byte %d: %w", r.at, err))
-			return 0, r.up.err
-		}
-		r.moved = false
-	}
-	if int64(len(p)) > left {
-		p = p[:left]
-	}
-	n, err := r.rc.Read(p)
-	r.at += int64(n)
-	if n > 0 && r.at == r.up.body.Size && (err == nil || err == io.EOF) {
-		err = r.checkEnd()
-	}
 	switch {
-	case err == io.EOF && r.at < r.up.body.Size:
-		r.up.fail(fmt.Errorf("%w: it ends after %d of %d bytes", backend.ErrBadContent, r.at, r.up.body.Size))
-	case err == io.EOF || err == nil:
-		return n, err
-	default:
-		r.up.fail(err)
+	case r.closed:
+		return 0, errUploadClosed
+	case r.up.err != nil:
+		return 0, r.up.err
+	case r.at == r.up.body.Size:
+		return 0, io.EOF
+	case len(p) == 0:
+		return 0, nil
 	}
-	return 0, r.up.err
+	if err := r.position(); err != nil {
+		return 0, err
+	}
+	buf := p
+	if len(p) == 1 {
+		buf = make([]byte, 2) // room for the byte that is kept
+	}
+	n, err := r.fill(buf)
+	if err != nil {
+		return 0, err
+	}
+	// All of buf[:n] is of the content; the last byte is kept unless it is the end.
+	r.kept = r.at+int64(n) < r.up.body.Size || n > len(p)
+	if r.kept {
+		n--
+		r.last = buf[n]
+	}
+	copy(p, buf[:n])
+	r.at += int64(n)
+	r.up.sent = r.up.sent || r.at == r.up.body.Size
+	return n, nil
 }
 
-// checkEnd demands that nothing follows.
+// position brings rc to the byte after what was given away, or after the byte
+// that is kept.
+func (r *reading) position() error {
+	if !r.moved {
+		return nil
+	}
+	if _, err := r.rc.Seek(r.at, io.SeekStart); err != nil {
+		return r.up.fail(fmt.Errorf("going back to its byte %d: %w", r.at, err))
+	}
+	r.moved, r.kept = false, false
+	return nil
+}
+
+// fill reads at least two bytes into buf, the kept one included, or up to the
+// end, which it has checked then.
+func (r *reading) fill(buf []byte) (n int, err error) {
+	if r.kept {
+		buf[0], n = r.last, 1
+	}
+	left := r.up.body.Size - r.at // the kept byte counts
+	if int64(len(buf)) > left {
+		buf = buf[:left]
+	}
+	for idle := 0; n < 2 && int64(n) < left; idle++ {
+		m, err := r.rc.Read(buf[n:])
+		n += m
+		switch {
+		case err == io.EOF && int64(n) < left:
+			return 0, r.up.fail(fmt.Errorf("%w: it ends after %d of %d bytes", backend.ErrBadContent, r.at+int64(n), r.up.body.Size))
+		case err != nil && err != io.EOF:
+			return 0, r.up.fail(err)
+		case m == 0 && idle == 100:
+			return 0, r.up.fail(io.ErrNoProgress)
+		}
+	}
+	if int64(n) == left {
+		return n, r.checkEnd()
+	}
+	return n, nil
+}
+
+// checkEnd demands that nothing follows and that it is still wanted.
 func (r *reading) checkEnd() error {
 	var one [1]byte
 	for range 100 {
 		n, err := r.rc.Read(one[:])
 		switch {
 		case n > 0:
-			r.up.fail(fmt.Errorf("%w: it is longer than %d bytes", backend.ErrBadContent, r.up.body.Size))
-			return r.up.err
+			return r.up.fail(fmt.Errorf("%w: it is longer than %d bytes", backend.ErrBadContent, r.up.body.Size))
 		case err == io.EOF:
+			if err := contextError(r.up.ctx); err != nil {
+				return r.up.fail(err)
+			}
 			return nil
 		case err != nil:
-			r.up.fail(err)
-			return r.up.err
+			return r.up.fail(err)
 		}
 	}
-	r.up.fail(io.ErrNoProgress)
-	return r.up.err
+	return r.up.fail(io.ErrNoProgress)
 }
 
 // Seek moves within the announced size; the content itself is moved when it is
@@ -179,7 +224,7 @@ func (r *reading) close() {
 
 // hashBody reads the content once to learn its sha256.
 func hashBody(ctx context.Context, body backend.Body) (sum [sha256.Size]byte, err error) {
-	up := newUpload(body)
+	up := newUpload(ctx, body)
 	defer up.close()
 	r, err := up.reader()
 	if err != nil {
