@@ -336,9 +336,9 @@ func (r *crashRun) step(i int) {
 }
 
 func TestPowerFailureKeepsWhatWasPromised(t *testing.T) {
-	runs := 1500
+	runs := 400
 	if testing.Short() {
-		runs = 300
+		runs = 100
 	}
 	for seed := range runs {
 		crashOnce(t, uint64(seed))
@@ -364,7 +364,7 @@ func crashOnce(t *testing.T, seed uint64) {
 	if t.Failed() {
 		t.Fatalf("seed %d:\n%s", seed, strings.Join(r.log[max(0, len(r.log)-30):], "\n"))
 	}
-	d := open(t, filepath.Join(r.after, "up", "store"), nil)
+	d := open(t, filepath.Join(r.after, "up", "store"), lazyFS{OS()})
 	check := func(when string) {
 		for key, may := range r.may {
 			if got := r.read(d, key); !may[got] {

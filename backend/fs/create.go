@@ -116,6 +116,7 @@ func (d *Driver) settleHeld(h *heldDir) error {
 // error does not mean that the name was not given. Other errors: io/fs.ErrExist if
 // the name is taken, errTempGone.
 func (d *Driver) publish(ctx context.Context, t *temp, dir, key string) (begun bool, err error) {
+	last := errMoved
 	for range maxMoves {
 		h, err := d.hold(ctx, dir)
 		if err != nil {
@@ -136,15 +137,15 @@ func (d *Driver) publish(ctx context.Context, t *temp, dir, key string) (begun b
 			d.dirs.release(h)
 			return !wasRefused(err), publishFailed(key, err)
 		}
-		_, terr := d.fs.Lstat(t.path)
-		if isGone(terr) {
+		last = bare(err)
+		if _, err := d.fs.Lstat(t.path); isGone(err) {
 			d.dirs.release(h)
 			return false, errTempGone
 		}
 		d.dirs.drop(h)
 		d.dirs.release(h)
 	}
-	return false, fmt.Errorf("%w: give %s its name: %w, %d times", backend.ErrConflict, key, errMoved, maxMoves)
+	return false, fmt.Errorf("%w: give %s its name: %w, %d times", backend.ErrConflict, key, last, maxMoves)
 }
 
 // publishFailed words an error of giveName.
@@ -153,7 +154,7 @@ func publishFailed(key string, err error) error {
 	case errors.Is(err, iofs.ErrExist), errors.Is(err, backend.ErrUnsupported):
 		return err
 	case isOtherDevice(err):
-		return fmt.Errorf("%w: %s lies on another file system than the directory %s; a datastore must lie on one", backend.ErrUnsupported, key, tempDir)
+		return fmt.Errorf("%w: %s lies on another file system than the directory %s (%w); a datastore must lie on one", backend.ErrUnsupported, key, tempDir, bare(err))
 	}
 	return failed("give the name", key, err)
 }

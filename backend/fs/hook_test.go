@@ -288,3 +288,30 @@ func noTemps(t testing.TB, dir string) {
 func noise(n, seed int) []byte {
 	return bytes.Repeat(fmt.Appendf(nil, "%08d", seed), n/8+1)[:n]
 }
+
+// lazyFS is the operating system's FS without waiting for the disk.
+type lazyFS struct{ FS }
+
+type lazyFile struct{ afero.File }
+
+func (l lazyFS) Open(name string) (afero.File, error) { return l.OpenFile(name, os.O_RDONLY, 0) }
+
+func (l lazyFS) OpenFile(name string, flag int, perm os.FileMode) (afero.File, error) {
+	f, err := l.FS.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return lazyFile{f}, nil
+}
+
+func (l lazyFS) SyncDir(afero.File) error { return nil }
+
+func (l lazyFS) Touch(f afero.File) error { return l.FS.Touch(f.(lazyFile).File) }
+
+func (lazyFS) StartWriting(afero.File, int64, int64) {}
+
+func (lazyFile) Sync() error { return nil }
+
+func (f lazyFile) ReadDir(n int) ([]iofs.DirEntry, error) {
+	return f.File.(iofs.ReadDirFile).ReadDir(n)
+}

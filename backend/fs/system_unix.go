@@ -76,6 +76,6 @@ func isOtherDevice(err error) bool { return errors.Is(err, unix.EXDEV) }
 // wasRefused says that the file system decided not to give the name. After any
 // other error of link or rename it may have been given all the same.
 func wasRefused(err error) bool {
-	return isGone(err) && !errors.Is(err, unix.ESTALE) || isFull(err) || isDenied(err) || cannotLink(err) || isOtherDevice(err) ||
+	return isGone(err) || isFull(err) || isDenied(err) || cannotLink(err) || isOtherDevice(err) ||
 		errors.Is(err, iofs.ErrExist) || errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOMEM)
 }
