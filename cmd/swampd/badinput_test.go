@@ -215,7 +215,7 @@ func TestAPlaceThatCannotBeWrittenIsNamed(t *testing.T) {
 	if r := c.asNobody("doctor", "--state-dir", closed+"/state").wantCode(1); !strings.Contains(r.out, closed+"/state cannot be written: permission denied") {
 		t.Errorf("doctor says:\n%s", r.out)
 	}
-	for _, name := range []string{"store/commits", "store/data", "store"} {
+	for _, name := range []string{"store/_control/writer", "store/_control", "store/commits", "store"} {
 		if err := os.Chmod(filepath.Join(c.base, name), 0o555); err != nil {
 			t.Fatal(err)
 		}

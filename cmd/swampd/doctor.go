@@ -98,8 +98,8 @@ func (a *app) doctor(ctx context.Context) error {
 	x := &examination{a: a, addr: addr, result: doctorJSON{Store: shown(addr), OK: true}}
 	x.program()
 	if x.bucket, err = backend.Open(ctx, addr); err != nil {
-		if errors.Is(err, backend.ErrUnsupported) {
-			return err // no scheme that this program knows
+		if a.explain(ctx, err).ExitCode == exitUsage {
+			return err
 		}
 		x.failed(ctx, "store", err)
 	} else {
@@ -152,7 +152,7 @@ func (x *examination) reach(ctx context.Context) bool {
 		x.failed(ctx, "store", err)
 		return false
 	}
-	x.say("store", statusOK, "", "%s answers, in %s", x.result.Store, took(answered))
+	x.say("store", statusOK, "", "%s answers, in %s", shortStore(x.result.Store), took(answered))
 	if err != nil {
 		x.say("datastore", statusNote, "make one with: swampd init "+quoteArg(x.result.Store), "there is none here yet")
 		return true

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -106,7 +107,10 @@ func (a *app) explain(ctx context.Context, err error) errorJSON {
 		if e.Kind == "failed" && errors.As(err, &at) && at.Op == "open" {
 			// A driver that opens sends no request: it did not like the address, or
 			// the configuration that goes with it.
-			e.Kind, e.ExitCode, e.Hint = "address", exitUsage, "correct the address of the store"
+			e.Kind, e.ExitCode, e.Hint = "address", exitUsage, "correct the address of the store, or the configuration that it needs"
+		}
+		if e.Kind == "failed" && offline(err) {
+			e.Kind, e.Hint = "unreachable", "check the network and the address; details: swampd doctor"
 		}
 		a.refine(err, &e)
 	}
@@ -133,6 +137,13 @@ func (a *app) scrub(text string) string {
 	return secrets.ReplaceAllString(text, "${1}${4}redacted${3}")
 }
 
+// offline says that the store was not reached at all.
+func offline(err error) bool {
+	var network *net.OpError
+	var name *net.DNSError
+	return errors.As(err, &network) || errors.As(err, &name)
+}
+
 // refine says more where the same sentinel means different things.
 func (a *app) refine(err error, e *errorJSON) {
 	var other *writer.BusyError
@@ -145,14 +156,14 @@ func (a *app) refine(err error, e *errorJSON) {
 	}
 	switch e.Kind {
 	case "not-found":
-		if op.Op == "open" && backend.Redact(op.Key) == a.shownStore() {
+		if op.Op == "open" && shown(op.Key) == a.shownStore() {
 			e.Kind = "no-datastore"
-			e.Error = "there is no datastore at " + a.shownStore()
+			e.Error = "there is no datastore at " + shortStore(a.shownStore())
 			e.Hint = "make one with: swampd init -s " + quoteArg(a.shownStore())
 		}
 	case "exists":
 		if op.Op == "init" {
-			e.Error = "there is a datastore already at " + a.shownStore()
+			e.Error = "there is a datastore already at " + shortStore(a.shownStore())
 		}
 	case "unconfirmed":
 		if e.Commit = op.Key; e.Commit != "" {
@@ -164,26 +175,41 @@ func (a *app) refine(err error, e *errorJSON) {
 // plain is the text of an error without what only programmers understand: the
 // names of operations that wrap one another, and the store's protocol.
 func plain(err error) string {
-	var refused interface {
-		ErrorCode() string
-		ErrorMessage() string
+	text := err.Error()
+	var op *datastore.Error
+	if errors.As(err, &op) {
+		text = op.Err.Error()
+		if op.Key != "" && !strings.Contains(text, op.Key) && !strings.Contains(op.Key, "://") {
+			text = op.Key + ": " + text
+		}
 	}
 	var at *backend.Error
 	if errors.As(err, &at) {
-		where := at.Store
-		for _, sentinel := range []error{backend.ErrDenied, backend.ErrNoBucket, backend.ErrFull, backend.ErrBusy} {
-			if errors.Is(at.Err, sentinel) && errors.As(at.Err, &refused) {
-				return strings.TrimSuffix(fmt.Sprintf("%s: %v (%s: %s)", where, sentinel, refused.ErrorCode(), refused.ErrorMessage()), ": )")
-			}
+		where := shortStore(at.Store)
+		if at.Key != "" && !strings.HasPrefix(at.Key, backend.ControlPrefix) {
+			where += ": " + at.Key
 		}
+		text = where + ": " + storeReason(at.Err)
 	}
-	var op *datastore.Error
-	if errors.As(err, &op) {
-		text := op.Err.Error()
-		if op.Key == "" || strings.Contains(text, op.Key) {
-			return text
+	for _, n := range noise {
+		text, _, _ = strings.Cut(text, n)
+	}
+	return text
+}
+
+// noise begins what an SDK says after everything has been said.
+var noise = []string{": failed to refresh cached credentials"}
+
+// storeReason is what a store answered, in its own words where they are plain.
+func storeReason(err error) string {
+	var said interface {
+		ErrorCode() string
+		ErrorMessage() string
+	}
+	for _, sentinel := range []error{backend.ErrDenied, backend.ErrNoBucket, backend.ErrFull, backend.ErrBusy} {
+		if errors.Is(err, sentinel) && errors.As(err, &said) && said.ErrorCode() != "" {
+			return strings.TrimSuffix(fmt.Sprintf("%v (%s: %s", sentinel, said.ErrorCode(), said.ErrorMessage()), ": ") + ")"
 		}
-		return op.Key + ": " + text
 	}
 	return err.Error()
 }

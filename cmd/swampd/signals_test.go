@@ -194,7 +194,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 
 func TestASignalEndsAGetCleanly(t *testing.T) {
 	c := newCLI(t).withStore()
-	c.runIn(io.LimitReader(zeros{}, 1<<30), "put", "-", "--as", "d/big").wantCode(0)
+	c.runIn(io.LimitReader(zeros{}, 256<<20), "put", "-", "--as", "d/big").wantCode(0)
 	out := c.mkdir("out")
 	cmd := c.command("get", ".", "-o", out)
 	if err := cmd.Start(); err != nil {

@@ -72,6 +72,18 @@ func shown(addr string) string {
 	return backend.Redact(addr)
 }
 
+// shortStore is an address for sentences: without the parameters.
+func shortStore(addr string) string {
+	if !strings.Contains(addr, "://") {
+		return addr
+	}
+	if dir, isFile := strings.CutPrefix(addr, "file://"); isFile {
+		return filepath.FromSlash(dir)
+	}
+	addr, _, _ = strings.Cut(addr, "?")
+	return addr
+}
+
 // dataDir is where programs keep data of this user.
 func dataDir() (string, error) {
 	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
