@@ -34,6 +34,7 @@ type failure struct {
 	// code and status of the answer, as far as there is one.
 	code   string
 	status int
+	head   bool // of a HEAD, whose answers have no body
 	// says is the failure for people, without the SDK's wrapping.
 	says string
 	// sentinel of package backend that the answer means whatever was asked, or
@@ -62,7 +63,7 @@ func (e *bodyError) Unwrap() error { return e.err }
 
 // examine says what became of a request that the SDK reports as failed.
 func (d *Driver) examine(ctx context.Context, ex *exchange, err error) *failure {
-	f := &failure{status: ex.status, cause: err, verdict: final}
+	f := &failure{status: ex.status, head: ex.head, cause: err, verdict: final}
 	var (
 		api   smithy.APIError
 		creds *credentialsError
@@ -143,7 +144,7 @@ var (
 	throttleCodes = set("SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "Throttling",
 		"ThrottlingException", "RequestLimitExceeded", "RequestThrottled", "BandwidthLimitExceeded")
 	deniedCodes = set("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken",
-		"TokenRefreshRequired", "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidSecurity", "RequestTimeTooSkewed")
+		"TokenRefreshRequired", "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidSecurity", "RequestTimeTooSkewed", "XAdminUserNotFound")
 	fullCodes = set("QuotaExceeded", "InsufficientStorage", "StorageFull", "XMinioStorageFull",
 		"XMinioAdminBucketQuotaExceeded", "ServiceQuotaExceeded")
 	badContentCodes = set("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "ContentSHA256Mismatch", "ChecksumMismatch")
@@ -238,7 +239,7 @@ func (f *failure) regionHint(d *Driver, ex *exchange, message string) string {
 
 func deniedHint(d *Driver, code string) string {
 	switch code {
-	case "InvalidAccessKeyId":
+	case "InvalidAccessKeyId", "XAdminUserNotFound":
 		return "the store does not know this access key; check AWS_ACCESS_KEY_ID or the profile"
 	case "SignatureDoesNotMatch":
 		return "the secret key does not belong to the access key, or something on the way changed the request; check AWS_SECRET_ACCESS_KEY or the profile"
@@ -264,11 +265,11 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// isMissing says that the answer means that a key holds nothing: an S3 error
-// that says so, or a 404 without a body, as to a HEAD. A 404 with anything else
-// in it comes from a server that is no S3 store.
+// isMissing says that the answer means that a key holds nothing. A 404 that does
+// not say so may come from a server that is no S3 store; only the answer to a
+// HEAD has no room for more.
 func (f *failure) isMissing() bool {
-	return f.code == "NoSuchKey" || f.code == "NotFound" && f.status == http.StatusNotFound
+	return f.code == "NoSuchKey" || f.head && f.status == http.StatusNotFound && f.code == "NotFound"
 }
 
 // isChanged says that a condition did not hold.

@@ -48,6 +48,8 @@ type exchange struct {
 	// will not be, so that the store cannot carry the request out.
 	partial bool
 
+	head bool // the request is a HEAD
+
 	// From the head of the answer; status is 0 if there was none.
 	status int
 	header http.Header
@@ -79,6 +81,7 @@ func (c recorder) Do(req *http.Request) (*http.Response, error) {
 		return c.inner.Do(req)
 	}
 	ex.called.Store(true)
+	ex.head = req.Method == http.MethodHead
 	// Both hooks run before the transport writes anything of the request.
 	ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		GetConn: func(string) { ex.traced.Store(true) },
