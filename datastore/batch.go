@@ -256,7 +256,7 @@ func (b *Batch) unchanged(ctx context.Context, ch *format.Change) (bool, error) 
 // The content is staged all the same, in case that object dies before the
 // commit (R5).
 func (b *Batch) share(ctx context.Context, sc *staged) (bool, error) {
-	snap, err := b.s.cat.Snapshot(ctx)
+	snap, err := b.s.snapshot(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -351,7 +351,7 @@ func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
 // conflict is rule R11: a path of the batch that was changed after base by
 // another entry. The cost is that of what changed since, not of the batch.
 func (b *Batch) conflict(ctx context.Context, base uint64) error {
-	snap, err := b.s.cat.Snapshot(ctx)
+	snap, err := b.s.snapshot(ctx)
 	if err != nil {
 		return err
 	}

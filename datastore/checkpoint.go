@@ -99,7 +99,7 @@ func (s *Store) tryCheckpoint(ctx context.Context) error {
 	if err := s.cat.Update(ctx, func(tx *catalog.Tx) error { return tx.SetCheckpoint(ctx, *ck) }); err != nil {
 		return err
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return err
 	}

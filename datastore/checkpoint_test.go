@@ -240,6 +240,23 @@ func TestANewerCacheSaysUpgrade(t *testing.T) {
 	}
 }
 
+func TestACacheThatIsAheadOfARestoredStoreIsMadeAnew(t *testing.T) {
+	e := newEnv(t, nil)
+	dir := t.TempDir()
+	p := e.open(&Options{StateDir: dir})
+	p.put(map[string][]byte{"x": text(1)})
+	old := e.store.Clone()
+	p.put(map[string][]byte{"x": text(2)})
+	p.put(map[string][]byte{"y": text(3)})
+	p.close()
+	e.store = old
+	q := e.open(&Options{StateDir: dir})
+	q.want(map[string][]byte{"x": text(1), "y": nil})
+	e.takeLease()
+	q.put(map[string][]byte{"z": text(4)})
+	e.open(nil).want(map[string][]byte{"x": text(1), "z": text(4)})
+}
+
 // Two processes on one host share commits.db.
 func TestTwoStoresShareOneCache(t *testing.T) {
 	e := newEnv(t, nil)

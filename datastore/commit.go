@@ -125,7 +125,7 @@ func (s *Store) landedAs(ctx context.Context, p *prepared) (uint64, bool, error)
 	if slot, digest, found := s.overlay.entry(p.id); found {
 		return slot, true, sameDigest(p, digest)
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -197,7 +197,7 @@ func (s *Store) deadNames(ctx context.Context, p *prepared) (map[string]bool, er
 	if err := s.overlay.flush(ctx); err != nil {
 		return nil, err
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +282,7 @@ func (s *Store) Outcome(ctx context.Context, id uuid.UUID) (*Commit, error) {
 	if err := s.overlay.flush(ctx); err != nil {
 		return nil, fail("outcome", id.String(), err)
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return nil, fail("outcome", id.String(), err)
 	}

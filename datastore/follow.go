@@ -67,7 +67,7 @@ type answer struct {
 // if the answers' Dates are close; else the floor is read again, after them.
 func (f *follower) catchUp(ctx context.Context) error {
 	ask := 1
-	for {
+	for resets := 0; ; {
 		n := f.tip.Head
 		answers, err := f.round(ctx, n, ask)
 		if err != nil {
@@ -88,6 +88,14 @@ func (f *follower) catchUp(ctx context.Context) error {
 			continue
 		}
 		more, err := f.apply(ctx, answers)
+		if resets < 3 && catalogStartsAnew(err) {
+			resets++
+			if err := f.restart(ctx, err); err != nil {
+				return err
+			}
+			ask = 1
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -96,6 +104,26 @@ func (f *follower) catchUp(ctx context.Context) error {
 		}
 		ask = window
 	}
+}
+
+// catalogStartsAnew says whether err is about the local catalog only: another
+// process emptied it, it was damaged, or it followed a record that is not in
+// the log (a store that was restored from an old copy).
+func catalogStartsAnew(err error) bool {
+	return errors.Is(err, catalog.ErrGap) || errors.Is(err, catalog.ErrFork) || errors.Is(err, catalog.ErrDamaged)
+}
+
+// restart begins again with what the catalog has, or with nothing.
+func (f *follower) restart(ctx context.Context, why error) error {
+	if f.warn != nil {
+		f.warn("the local catalog is made anew", why)
+	}
+	if errors.Is(why, catalog.ErrFork) {
+		if err := f.cat.Reset(ctx); err != nil {
+			return err
+		}
+	}
+	return f.reload(ctx)
 }
 
 // behind says whether the replica at n must, or had better, take the checkpoint.
@@ -142,6 +170,22 @@ func (f *follower) round(ctx context.Context, n uint64, count int) ([]answer, er
 }
 
 func apart(a, b time.Time) time.Duration { return a.Sub(b).Abs() }
+
+var errOtherLog = errors.New("the log does not hold the newest record that the local catalog knows")
+
+// hasTip says errOtherLog if the log does not hold the record that tip names.
+func (f *follower) hasTip(ctx context.Context, tip catalog.State) error {
+	if tip.Head == 0 {
+		return nil
+	}
+	ctx, cancel := bounded(ctx, "the newest record that is known", 0)
+	defer cancel()
+	a := f.readSlot(ctx, tip.Head)
+	if a.err == nil && (a.data == nil || sha256.Sum256(a.data) != tip.Hash) {
+		return errOtherLog
+	}
+	return a.err
+}
 
 // readSlot asks for one slot of the log.
 func (f *follower) readSlot(ctx context.Context, slot uint64) answer {

@@ -42,7 +42,7 @@ func (s *Store) lookup(ctx context.Context, path string, at uint64) (Version, bo
 	if v, ok := find(pending, path, or(slot, Newest)); ok {
 		return v, true, nil
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return Version{}, false, err
 	}
@@ -138,7 +138,7 @@ func (s *Store) list(ctx context.Context, o *ListOptions) iter.Seq2[Version, err
 			yield(Version{}, err)
 			return
 		}
-		snap, err := s.cat.Snapshot(ctx)
+		snap, err := s.snapshot(ctx)
 		if err != nil {
 			yield(Version{}, err)
 			return
@@ -189,7 +189,7 @@ func (s *Store) history(ctx context.Context, path string, yield func(Version, er
 	if err != nil {
 		return err
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (s *Store) Log(ctx context.Context, o *LogOptions) iter.Seq2[LogEntry, erro
 			yield(LogEntry{}, fail("log", "", err))
 			return
 		}
-		snap, err := s.cat.Snapshot(ctx)
+		snap, err := s.snapshot(ctx)
 		if err != nil {
 			yield(LogEntry{}, fail("log", "", err))
 			return
@@ -296,7 +296,7 @@ func (s *Store) diff(ctx context.Context, from, to uint64, prefix string, yield 
 	if err := s.overlay.flush(ctx); err != nil {
 		return err
 	}
-	snap, err := s.cat.Snapshot(ctx)
+	snap, err := s.snapshot(ctx)
 	if err != nil {
 		return err
 	}

@@ -202,10 +202,33 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	s.follow = &follower{bucket: bucket, cat: cat, folded: s.seen, progress: opts.Progress,
 		warn: func(msg string, err error) { opts.Logger.Warn(msg, "error", err) }}
 	s.cleanStaging()
-	if _, err := s.Update(ctx); err != nil {
+	if err := s.firstUpdate(ctx); err != nil {
 		return nil, errors.Join(err, s.overlay.close(), cat.Close())
 	}
 	return s, nil
+}
+
+// firstUpdate catches up, and at the same time looks whether the log still has
+// the record that the catalog ends with: a store that was restored from an old
+// copy has not, and then the catalog tells of commits that are no more.
+func (s *Store) firstUpdate(ctx context.Context) error {
+	if err := s.follow.reload(ctx); err != nil {
+		return err
+	}
+	tip := s.follow.tip
+	same := make(chan error, 1)
+	go func() { same <- s.follow.hasTip(ctx, tip) }()
+	_, err := s.Update(ctx)
+	lost := <-same
+	if !errors.Is(lost, errOtherLog) || s.follow.ck.Floor >= tip.Head {
+		return err // any other trouble shows itself in Update
+	}
+	s.opts.Logger.Warn("the local catalog is ahead of the log or of another one; it is made anew", "slot", tip.Head, "reason", lost)
+	if err := s.cat.Reset(ctx); err != nil {
+		return err
+	}
+	_, err = s.Update(ctx)
+	return err
 }
 
 func readMarker(ctx context.Context, bucket *backend.Bucket) (*format.Marker, format.Hash, error) {
@@ -273,6 +296,25 @@ func (s *Store) catchUp(ctx context.Context) error {
 	}
 	s.overlay.setTip(s.follow.tip)
 	return nil
+}
+
+// snapshot opens a view of the catalog. One that was found damaged is filled
+// again from the log first.
+func (s *Store) snapshot(ctx context.Context) (*catalog.Snapshot, error) {
+	snap, err := s.cat.Snapshot(ctx)
+	if !errors.Is(err, catalog.ErrDamaged) {
+		return snap, err
+	}
+	select {
+	case s.lane <- struct{}{}:
+		err := s.catchUp(ctx)
+		<-s.lane
+		if err != nil {
+			return nil, err
+		}
+	default: // the lane's holder sees to it
+	}
+	return s.cat.Snapshot(ctx)
 }
 
 // Head returns the newest slot that this Store has seen.
