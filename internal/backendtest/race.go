@@ -212,9 +212,13 @@ func (e *env) watch(key string, readers int) (stop func()) {
 		})
 	}
 	looked.Wait()
-	return func() {
+	end := sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()
+	})
+	e.Cleanup(end) // where the race ends the test
+	return func() {
+		end()
 		if e.Failed() {
 			e.FailNow()
 		}

@@ -54,8 +54,14 @@ func All() []Liar {
 	return all
 }
 
+// Honest breaks nothing: what is caught on it is caught wrongly.
+var Honest = Liar{Name: "honest", fresh: plain(func(*memory.Store, *driver) {})}
+
 // Named returns the liar of that name; there must be one.
 func Named(name string) Liar {
+	if name == Honest.Name {
+		return Honest
+	}
 	for _, l := range All() {
 		if l.Name == name {
 			return l
