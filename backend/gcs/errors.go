@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -157,14 +158,23 @@ func judge(ctx context.Context, op operation, s snapshot, err error) (error, cla
 		return ctxError(ctx), final
 	case s.requests == 0 && !errors.As(err, &overHTTP):
 		return err, final
+	case s.requests == 0 && offline(err):
+		return fmt.Errorf("no token for the store was to be had, nothing was sent; is the network there? %w", err), final
 	case s.requests == 0:
-		return fmt.Errorf("%w: no token for the store was to be had, check the credentials and the network: %w", backend.ErrDenied, err), final
+		return fmt.Errorf("%w: no token for the store was to be had, check the credentials: %w", backend.ErrDenied, err), final
 	case !s.sent:
 		return fmt.Errorf("the store is not reachable, nothing was sent: %w", err), final
 	case op.writes():
 		return fmt.Errorf("the upload broke off before its last part, nothing was made: %w", err), final
 	}
 	return fmt.Errorf("the answer was lost: %w", err), transient
+}
+
+// offline says that a host was not found or not reached.
+func offline(err error) bool {
+	var op *net.OpError
+	var dns *net.DNSError
+	return errors.As(err, &op) || errors.As(err, &dns)
 }
 
 // ctxError is why ctx ended: always one of the errors of package context, with

@@ -96,6 +96,9 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 				if hopeless(errs[i]) {
 					stop(errs[i])
 				}
+				if cause := context.Cause(ctx); errs[i] != nil && hopeless(cause) {
+					errs[i] = cause // not that the call was cancelled, which nobody did
+				}
 			}
 		})
 	}

@@ -22,6 +22,8 @@ type record struct {
 	limit int
 	// resumable says that only the final request of the attempt makes an object.
 	resumable bool
+	// complete, of an upload, says that all bytes were given out.
+	complete func() bool
 
 	mu       sync.Mutex
 	requests int  // that left the credentials behind them
@@ -39,7 +41,10 @@ type record struct {
 // maxErrorBody bounds how much of an error's text is read.
 const maxErrorBody = 64 << 10
 
-var errTooManyRequests = errors.New("the answer broke off again and again")
+var (
+	errTooManyRequests = errors.New("the answer broke off again and again")
+	errEarly           = errors.New("the store called the upload complete before all of it was sent")
+)
 
 // snapshot is a record at rest.
 type snapshot struct {
@@ -102,6 +107,15 @@ func (r *record) answered(res *http.Response, body []byte) {
 	r.status, r.header, r.body, r.date = res.StatusCode, res.Header, body, date
 }
 
+// early says that an upload was answered with success before it was sent.
+func (r *record) early(req *http.Request, res *http.Response) bool {
+	if r.complete == nil || res.StatusCode/100 != 2 || r.resumable && req.Header.Get("Content-Range") == "" {
+		return false
+	}
+	// That is how a part is acknowledged that is not the last.
+	return res.Header.Get("X-Http-Status-Code-Override") != "308" && !r.complete()
+}
+
 // finalPart reads the Content-Range of a part of a resumable upload: only the
 // last part knows the size of the whole.
 func finalPart(contentRange string) bool {
@@ -152,6 +166,11 @@ func (t *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	rec.connected(req)
+	if rec.early(req, res) {
+		// The client would go on waiting for the rest to be taken.
+		res.Body.Close()
+		return nil, errEarly
+	}
 	var body []byte
 	if res.StatusCode >= 400 && req.Method != http.MethodHead {
 		// The beginning of an error's text serves as well as all of it, also where

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/storage"
@@ -90,7 +91,7 @@ func (d *Driver) send(ctx context.Context, rec *record, h *storage.ObjectHandle,
 	defer buffers.Put(buf)
 
 	in := &verifier{src: src, body: b, sha: sha256.New()}
-	rec.resumable = b.Size > int64(d.chunk)
+	rec.resumable, rec.complete = b.Size > int64(d.chunk), in.done.Load
 	if rec.resumable {
 		h = h.Retryer(storage.WithPolicy(storage.RetryAlways), storage.WithErrorFunc(partAgain(rec)),
 			storage.WithBackoff(gax.Backoff{Initial: 200 * time.Millisecond, Max: 8 * time.Second}))
@@ -127,7 +128,7 @@ func (d *Driver) send(ctx context.Context, rec *record, h *storage.ObjectHandle,
 		return backend.Info{}, cerr
 	}
 	if err != nil {
-		return backend.Info{}, decided{fmt.Errorf("%w: the store answered before it had read everything: %w", backend.ErrUnknown, err)}
+		return backend.Info{}, decided{fmt.Errorf("%w: %w: %w", backend.ErrUnknown, errEarly, err)}
 	}
 	return uploaded(w.Attrs(), in, rec.snapshot().date)
 }
@@ -253,15 +254,15 @@ type verifier struct {
 
 	n    int64
 	crc  uint32
-	done bool
-	err  error // what was wrong with the body
+	err  error       // what was wrong with the body
+	done atomic.Bool // all was right
 }
 
 func (v *verifier) Read(p []byte) (int, error) {
 	if v.err != nil {
 		return 0, v.err
 	}
-	if v.done {
+	if v.done.Load() {
 		return 0, io.EOF
 	}
 	rest := v.body.Size - v.n
@@ -289,7 +290,7 @@ func (v *verifier) Read(p []byte) (int, error) {
 
 // finish looks whether the body ends where it should and is what it should be.
 func (v *verifier) finish() error {
-	if v.done || v.err != nil {
+	if v.done.Load() || v.err != nil {
 		return v.err
 	}
 	var one [1]byte
@@ -314,7 +315,7 @@ func (v *verifier) finish() error {
 	if v.announced != nil && v.crc != *v.announced {
 		return v.fail(fmt.Errorf("%w: it changed while it was read", backend.ErrBadContent))
 	}
-	v.done = true
+	v.done.Store(true)
 	return nil
 }
 

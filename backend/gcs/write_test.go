@@ -6,8 +6,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -438,5 +441,106 @@ func TestACancelledUpload(t *testing.T) {
 			}
 			g.Open()
 		})
+	}
+}
+
+// Without its last bytes no upload can be completed, so they are what a verifier
+// keeps to itself until everything was right.
+func TestTheLastBytesAreHeldBack(t *testing.T) {
+	good := noise(1000)
+	for name, c := range map[string]struct {
+		data []byte
+		sha  bool
+		crc  bool
+	}{
+		"wrong sha256":   {append(bytes.Clone(good[:999]), good[999]^1), true, false},
+		"wrong checksum": {append(bytes.Clone(good[:999]), good[999]^1), false, true},
+		"too long":       {append(bytes.Clone(good), 0), true, true},
+		"too short":      {good[:999], true, true},
+	} {
+		for _, step := range []int{1, 7, 100, 1000, 5000} {
+			crc := crc32.Checksum(good, castagnoli)
+			v := &verifier{
+				src:  bytes.NewReader(c.data),
+				body: backend.Body{Size: 1000, HasSHA256: c.sha, SHA256: sha256.Sum256(good)},
+				sha:  sha256.New(),
+			}
+			if c.crc {
+				v.announced = &crc
+			}
+			var out bytes.Buffer
+			_, err := io.CopyBuffer(struct{ io.Writer }{&out}, struct{ io.Reader }{v}, make([]byte, step))
+			if !errors.Is(err, backend.ErrBadContent) || out.Len() >= 1000 {
+				t.Errorf("%s in steps of %d: %d bytes were given out, error %v", name, step, out.Len(), err)
+			}
+		}
+	}
+}
+
+// A success that comes before the bytes were sent is none, and does not keep the
+// call waiting for them to be taken.
+func TestAnUploadThatIsAnsweredTooEarly(t *testing.T) {
+	early := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Location", "http://"+r.Host+r.URL.Path+"?upload_id=1&uploadType=resumable")
+		w.Header().Set("Connection", "close")
+		io.WriteString(w, `{"generation":"7","size":"1","crc32c":"AAAAAA=="}`)
+	}))
+	defer early.Close()
+	for _, size := range []int{8 << 20, 17 << 20} {
+		d := openDriver(t, "gs://bucket/p?endpoint="+url.QueryEscape(early.URL))
+		_, err := d.Create(t.Context(), "data/x", backend.Bytes(noise(size)))
+		if err == nil || errors.Is(err, backend.ErrBadContent) {
+			t.Errorf("%d bytes: error %v", size, err)
+		}
+	}
+	s := newStore(t, smallParts)
+	s.proxy.Inject(testserver.Fault{Match: otherParts, Status: 200, Body: `{"generation":"7","size":"1","crc32c":"AAAAAA=="}`})
+	_, err := s.Create(t.Context(), "data/x", backend.Bytes(noise(5*chunkUnit)))
+	isPlain(t, "a part", err, "before all of it was sent")
+	s.holds(t, "data/x", nil)
+}
+
+func TestPrefixesOfManyKinds(t *testing.T) {
+	srv := testserver.GCS(t)
+	if srv.External() {
+		t.Skipf("%s is set: this test needs a server of its own", testserver.GCSURLVariable)
+	}
+	u, err := url.Parse(srv.NewBucket(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"", "plain", "a/b/c", "with space", "plus+and&more=x", "ümläut/日本", "per%cent", "que?ry#frag", "..x/y.."} {
+		d := openDriver(t, srv.URL(u.Host, prefix))
+		if d.prefix != strings.TrimPrefix(prefix+"/", "/") {
+			t.Errorf("prefix %q became %q", prefix, d.prefix)
+		}
+		for _, k := range []string{"data/x", "data/y"} {
+			if _, err := d.Create(t.Context(), k, backend.Bytes([]byte(k))); err != nil {
+				t.Errorf("%q: create: %v", prefix, err)
+			}
+		}
+		obj, err := d.Get(t.Context(), "data/x", backend.GetOptions{})
+		if err != nil {
+			t.Errorf("%q: get: %v", prefix, err)
+			continue
+		}
+		got, _ := io.ReadAll(obj.Body)
+		obj.Body.Close()
+		if string(got) != "data/x" {
+			t.Errorf("%q: got %q", prefix, got)
+		}
+		if err := d.Delete(t.Context(), []string{"data/x"}); err != nil {
+			t.Errorf("%q: delete: %v", prefix, err)
+		}
+		var keys []string
+		for e, err := range d.List(t.Context(), "data/", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys = append(keys, e.Key)
+		}
+		if fmt.Sprint(keys) != "[data/y]" {
+			t.Errorf("%q: lists %q, want data/y", prefix, keys)
+		}
 	}
 }
