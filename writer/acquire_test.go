@@ -437,6 +437,9 @@ func TestTheFenceIsAboveLeaseAndLog(t *testing.T) {
 				if h.Fence() != c.expect || w.lease().Fence != c.expect || all[len(all)-1].fence != c.expect {
 					t.Errorf("fence %d, in the lease %d, in the log %d; want %d", h.Fence(), w.lease().Fence, all[len(all)-1].fence, c.expect)
 				}
+				if c.known && w.lease().Beat != 1 {
+					t.Errorf("the fence of a known log took %d writes", w.lease().Beat)
+				}
 			})
 		})
 	}

@@ -93,7 +93,11 @@ func TestLostAnswersAreResolved(t *testing.T) {
 					if step == "renew" {
 						strike(f, fate)
 					}
-					pass(8 * time.Second)
+					w.checkStamp(h)
+					pass(4500 * time.Millisecond) // a renewal was at 2 s, its deadline at 4 s
+					synctest.Wait()
+					w.checkStamp(h)
+					pass(3500 * time.Millisecond)
 					synctest.Wait()
 					if l := w.lease(); h.Err() != nil || l.Session != h.Session() || l.Fence != want || l.Released {
 						t.Fatalf("the hold has the error %v, the lease is %+v", h.Err(), l)
@@ -101,6 +105,7 @@ func TestLostAnswersAreResolved(t *testing.T) {
 					if age := time.Since(w.lease().Renewed); age > 4*time.Second {
 						t.Errorf("renewed %v ago", age)
 					}
+					w.checkStamp(h)
 					if step == "release" {
 						strike(f, fate)
 					}
@@ -150,6 +155,59 @@ func TestALateRenewalDoesNotUndoTheRelease(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The store took a renewal and then said nothing at all. The next renewal is
+// another content, also by a clock that stands still: what the store has from
+// before must not pass for it.
+func TestARenewalAfterADoubtIsANewOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := w.faulty()
+		frozen := time.Now()
+		h, err := w.acquireOn(f, Options{Now: func() time.Time { return frozen }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Add(on(writes, 1, faults.Lose()))
+		f.Add(on(faults.Get, 1, faults.Fail(backend.ErrDenied)))
+		pass(15 * time.Second)
+		synctest.Wait()
+		if l := w.lease(); h.Err() != nil || l.Beat != 3 {
+			t.Errorf("error %v, beat %d; want none and 3: taken, in doubt, renewed", h.Err(), l.Beat)
+		}
+		w.checkStamp(h)
+		w.mustClose(h)
+	})
+}
+
+// What was sent and cannot be read back is not waited for, but settled.
+func TestAnAcquireThatMayNotReadBackLeavesNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := w.faulty()
+		f.Add(on(writes, 1, faults.Lose()))
+		f.Add(faults.Rule{Ops: faults.Get, Nth: 2, Do: faults.Fail(backend.ErrDenied)})
+		_, err := w.acquireOn(f, Options{})
+		wantErr(t, err, backend.ErrUnknown, backend.ErrDenied)
+		if took := time.Since(w.born); took != 0 || !w.lease().Released {
+			t.Errorf("after %v the lease is %+v", took, w.lease())
+		}
+	})
+}
+
+func TestNothingIsSentAfterTheEnd(t *testing.T) {
+	w := newWorld(t)
+	f := w.faulty()
+	c := w.cell()
+	c.bucket = f.Bucket()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.swap(ctx, []byte("x"))
+	wantErr(t, err, context.Canceled)
+	if calls := f.Calls(); len(calls) != 0 {
+		t.Errorf("%v", calls)
 	}
 }
 
@@ -248,6 +306,28 @@ func TestWithoutRenewalTheHoldExpires(t *testing.T) {
 	}
 }
 
+func TestCloseTellsOfLossAndRelease(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(w *world, f *faults.Driver)
+		want   error
+	}{
+		"the store refuses": {func(*world, *faults.Driver) {}, backend.ErrDenied},
+		"another has it":    {func(w *world, f *faults.Driver) { f.Clear(); w.put(dead(2)) }, ErrFenced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				f := w.faulty()
+				h := w.mustAcquireOn(f)
+				f.Add(on(writes, faults.Always, faults.Fail(backend.ErrDenied)))
+				<-h.Context().Done()
+				c.before(w, f)
+				wantErr(t, h.Close(t.Context()), ErrExpired, c.want)
+			})
+		})
+	}
+}
+
 func TestAFailureForAWhileIsSurvived(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -317,12 +397,16 @@ func TestAHoldThatSleptIsOver(t *testing.T) {
 			defer mu.Unlock()
 			return w.boot() + slept
 		}})
+		pass(9500 * time.Millisecond) // the next renewal comes before the monitor's next look
 		synctest.Wait()
 		asleep := time.Now()
 		mu.Lock()
 		slept += time.Hour
 		mu.Unlock()
-		<-h.Context().Done() // nobody asks
+		select { // nobody asks
+		case <-h.Context().Done():
+		case <-time.After(time.Minute):
+		}
 		if took := time.Since(asleep); took > 3*time.Second {
 			t.Errorf("noticed %v after waking up, want 3s at most", took)
 		}

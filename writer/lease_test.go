@@ -55,7 +55,8 @@ func TestLeaseKeepsUnknownFields(t *testing.T) {
 	}
 	// At every level; names that differ in case only are unknown ones too.
 	for at, more := range map[string]string{
-		`{"format"`: `{"Fence":7,"new":{"a":[1,2]},"format"`, `"identity":{`: `"identity":{"cgroup":"x","PID":1,`,
+		`{"format"`: `{"new":{"a":[1,2]},"format"`, `"ttl_ms"`: `"Fence":7,"ttl_ms"`,
+		`"identity":{`: `"identity":{"cgroup":"x",`, `"start_time"`: `"PID":1,"start_time"`,
 		`"adoption":{`: `"adoption":{"n":null,`, `"guard":{`: `"guard":{"device":5,`,
 	} {
 		data = bytes.Replace(data, []byte(at), []byte(more), 1)

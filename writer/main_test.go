@@ -110,6 +110,18 @@ func (w *world) cell() *cell {
 	return &cell{bucket: w.store.Bucket(), boot: w.boot, call: time.Minute}
 }
 
+// checkStamp: the hold never believes to be younger than its record is.
+func (w *world) checkStamp(h *Hold) {
+	w.t.Helper()
+	s, err := w.cell().look(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if stamp, written := time.Duration(h.stamp.Load()), s.info.Modified.Sub(w.born); stamp > written {
+		w.t.Errorf("the stamp is %v, but the record was written at %v", stamp, written)
+	}
+}
+
 // put makes l the lease in the store, whatever it holds.
 func (w *world) put(l *Lease) {
 	w.t.Helper()
