@@ -1,0 +1,136 @@
+package writer
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/backend/memory"
+)
+
+// Eight processes want to write all the time: at each moment one may, all get
+// their turn, and the fence grows by one each time.
+func TestContendersWriteOneAtATime(t *testing.T) {
+	const contenders, rounds = 8, 20
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var mu sync.Mutex
+		var fences []uint64
+		writing := 0
+		var wg sync.WaitGroup
+		for range contenders {
+			wg.Go(func() {
+				r := w.log.replica()
+				bucket := w.store.Bucket()
+				for range rounds {
+					h, err := Acquire(t.Context(), bucket, r, w.options(Options{MaxWait: time.Hour}))
+					if err != nil {
+						t.Errorf("acquire: %v", err)
+						return
+					}
+					mu.Lock()
+					writing++
+					if writing != 1 {
+						t.Errorf("%d write at once", writing)
+					}
+					fences = append(fences, h.Fence())
+					mu.Unlock()
+					pass(30 * time.Millisecond)
+					mu.Lock()
+					writing--
+					mu.Unlock()
+					w.mustClose(h)
+				}
+			})
+		}
+		wg.Wait()
+		for i, f := range fences {
+			if f != uint64(i+1) {
+				t.Fatalf("the fences are %v, want 1, 2, 3 …", fences)
+			}
+		}
+		if len(fences) != contenders*rounds {
+			t.Errorf("%d turns, want %d", len(fences), contenders*rounds)
+		}
+		for i, b := range w.log.all() {
+			if b.fence != uint64(i+1) {
+				t.Fatalf("barrier %d in the log has the fence %d", i, b.fence)
+			}
+		}
+	})
+}
+
+// A renewal and a takeover that meet on one version: exactly one wins, and who
+// loses knows it.
+func TestRenewalAndTakeoverOnOneVersion(t *testing.T) {
+	store := memory.New(nil)
+	dir := t.TempDir()
+	for name, open := range map[string]func() *backend.Bucket{
+		"memory": store.Bucket,
+		"fs":     func() *backend.Bucket { return directory(t, dir) },
+	} {
+		t.Run(name, func(t *testing.T) { raceRenewalAndTakeover(t, open(), open()) })
+	}
+}
+
+func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
+	const rounds = 1000
+	o, err := (*Options)(nil).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := (&commitLog{}).replica()
+	look := func(c *cell) (*Lease, *sight) {
+		t.Helper()
+		seen, err := c.look(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := DecodeLease(seen.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, seen
+	}
+	holder := newHold(t.Context(), one, o)
+	if err := holder.replace(t.Context(), log, nil, &sight{}); err != nil {
+		t.Fatal(err)
+	}
+	renewals := 0
+	for round := range rounds {
+		bucket := two
+		if holder.cell.bucket == two {
+			bucket = one
+		}
+		taker := newHold(t.Context(), bucket, o)
+		old, seen := look(&taker.cell)
+		var renewed, taken error
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		wg.Go(func() { <-start; renewed = holder.write(t.Context(), func(*Lease) {}) })
+		wg.Go(func() { <-start; taken = taker.replace(t.Context(), log, old, seen) })
+		close(start)
+		wg.Wait()
+		l, _ := look(&taker.cell)
+		switch {
+		case renewed == nil && errors.As(taken, new(*foreignError)):
+			renewals++
+			if l.Session != holder.session || l.Fence != old.Fence || l.Beat != old.Beat+1 {
+				t.Fatalf("round %d: renewed, and the lease is %+v", round, l)
+			}
+		case taken == nil && errors.Is(renewed, ErrFenced):
+			if l.Session != taker.session || l.Fence != old.Fence+1 {
+				t.Fatalf("round %d: taken over, and the lease is %+v", round, l)
+			}
+			holder = taker
+		default:
+			t.Fatalf("round %d: the renewal got %v and the takeover %v", round, renewed, taken)
+		}
+	}
+	if renewals == 0 || renewals == rounds {
+		t.Errorf("%d renewals won of %d: there was no race", renewals, rounds)
+	}
+}
