@@ -313,7 +313,7 @@ func decodeChange(m message, c *Change, in *scope) {
 		case 1:
 			c.Op = Op(m.enum("operation"))
 		case 2:
-			c.Path = m.rawText()
+			c.Path = m.text()
 		case 3:
 			c.Size = m.size()
 		case 4:
@@ -433,7 +433,7 @@ func decodeVersionRef(m message, v *VersionRef) {
 	for m.next() {
 		switch m.num {
 		case 1:
-			v.Path = m.rawText()
+			v.Path = m.text()
 		case 2:
 			v.Slot = m.uint()
 		default:
@@ -459,7 +459,7 @@ func decodeMove(m message, x *Move, in *scope) {
 	for m.next() {
 		switch m.num {
 		case 1:
-			x.Path = m.rawText()
+			x.Path = m.text()
 		case 2:
 			x.Slot = m.uint()
 		case 3:

@@ -20,6 +20,7 @@ type scope struct {
 }
 
 var (
+	errUTF8      = errors.New("text is not valid UTF-8")
 	errNegative  = errors.New("a size, offset or length is negative")
 	errDelete    = errors.New("a delete has nothing but a path")
 	errPlace     = errors.New("its place is outside of what it refers to")
@@ -75,10 +76,8 @@ func checkPlace(p *Place, size int64, in *scope) error {
 			return err
 		}
 	}
-	if len(p.Unknown) > 0 {
-		if err := checkUnknown(p.Unknown, placeFields); err != nil {
-			return err
-		}
+	if err := checkUnknown(p.Unknown, placeFields); err != nil {
+		return err
 	}
 	switch end := p.Offset + p.Length; {
 	case p.Object == Inline:

@@ -307,6 +307,7 @@ func TestBodiesThatExpandTooFarAreRefusedWithoutTakingTheMemory(t *testing.T) {
 		{"its frame lies", lying, 100},
 		{"a second frame follows", append(bytes.Clone(small), small...), 100},
 		{"a second frame follows, together right", append(bytes.Clone(small), small...), 200},
+		{"a small second frame follows", append(bytes.Clone(small), encoder().EncodeAll([]byte("0123456789"), nil)...), 100},
 		{"a frame to be skipped", append([]byte{0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 0}, small...), 100},
 		{"not zstd", []byte("not zstd at all, certainly not"), 100},
 		{"nothing", nil, 100},
@@ -469,6 +470,19 @@ func TestDecodedValuesDoNotLieInTheInput(t *testing.T) {
 			t.Error("it changed with the input")
 		}
 	})
+}
+
+func TestAnotherMagicIsRefused(t *testing.T) {
+	forSamples(t, func(t *testing.T, c codec, object []byte) {
+		frame, _ := trailer(c.kind, bytes.Clone(object))
+		frame[0] = 'x'
+		if _, err := c.decode(resum(c.kind, frame)); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if _, err := sealFrame(frameList, nil, []byte("x"), 0); !errors.Is(err, ErrLimit) {
+		t.Errorf("a tail where there is none: got %v", err)
+	}
 }
 
 func TestChecksumCoversAllButItself(t *testing.T) {

@@ -163,6 +163,7 @@ func TestPlacesThatCannotBeAreRefused(t *testing.T) {
 		{name: "some bytes for none", set: func(r *Record) { changeOf(r, "empty").Place.Length = 1 }},
 		{name: "no bytes in an object", set: func(r *Record) { changeOf(r, "empty").Place.Object = 0 }},
 		{name: "an object that is not in the table", set: func(r *Record) { changeOf(r, "packed").Place.Object = 2 }},
+		{name: "an object below the first", set: func(r *Record) { changeOf(r, "packed").Place.Object = -2 }},
 		{name: "a place behind the data", set: func(r *Record) { changeOf(r, "packed").Place.Offset = 1<<20 - 4096 - 89 }},
 		{name: "a place that overflows", set: func(r *Record) { changeOf(r, "packed").Place.Offset = math.MaxInt64 - 5 }},
 		{name: "a small content that is too large", set: func(r *Record) { changeOf(r, "packed").Size = MaxSmall + 1 }, also: ErrLimit},
@@ -489,6 +490,7 @@ func TestRootsThatCannotBeAreRefused(t *testing.T) {
 		{name: "a shard without size", set: func(r *Root) { r.Shards[0].Size = 0 }},
 		{name: "tables that do not rise", set: func(r *Root) { r.Shards[2], r.Shards[3] = r.Shards[3], r.Shards[2] }},
 		{name: "keys that do not rise", set: func(r *Root) { r.Shards[1].First = "" }},
+		{name: "a key that is not UTF-8", set: func(r *Root) { r.Shards[1].First = "\xff" }},
 		{name: "a key over the limit", set: func(r *Root) { r.Shards[1].First = strings.Repeat("x", MaxPath+22) }, also: ErrLimit},
 		{name: "another number of versions", set: func(r *Root) { r.Versions++ }},
 		{name: "another number of objects", set: func(r *Root) { r.Objects++ }},
@@ -501,6 +503,81 @@ func TestRootsThatCannotBeAreRefused(t *testing.T) {
 			r.Versions, r.Objects, r.Slots = 0, 0, MaxShards+1
 		}, also: ErrLimit},
 	})
+}
+
+// Unknown holds fields that are not known: others would be read as something
+// else, or not at all.
+func TestUnknownFieldsThatAreKnownAreRefused(t *testing.T) {
+	known := func(num int, unknown *[]byte) {
+		if len(*unknown) == 0 {
+			t.Fatal("the sample has no unknown field here")
+		}
+		*unknown = unknownField(num, "x")
+	}
+	testRecordRefusals(t, []refusal[Record]{
+		{name: "record", set: func(r *Record) { known(recordFields, &r.Unknown) }},
+		{name: "entry", set: func(r *Record) { known(entryFields, &entryOf(r).Unknown) }},
+		{name: "block", set: func(r *Record) { known(blockFields, &entryOf(r).Block.Unknown) }},
+		{name: "object", set: func(r *Record) { known(objectFields, &entryOf(r).Block.Objects[1].Unknown) }},
+		{name: "list", set: func(r *Record) { known(listRefFields, &entryOf(r).Lists[0].Unknown) }},
+		{name: "put", set: func(r *Record) { known(changeFields, &inlineOf(r).Unknown) }},
+		{name: "delete", set: func(r *Record) { known(changeFields, &changeOf(r, "gone").Unknown) }},
+		{name: "place", set: func(r *Record) { known(placeFields, &inlineOf(r).Place.Unknown) }},
+		{name: "move", set: func(r *Record) { known(moveFields, &r.Block.Moves[0].Unknown) }},
+		{name: "drop", set: func(r *Record) { known(versionRefFields, &r.Block.Drops[0].Unknown) }},
+		{name: "half a field", set: func(r *Record) { r.Unknown = r.Unknown[:3] }},
+	})
+	for name, encode := range map[string]func() ([]byte, error){
+		"metadata": func() ([]byte, error) {
+			r := sampleFull()
+			known(metaFields, &inlineOf(r).Meta.Unknown)
+			return EncodeRecord(r)
+		},
+		"footer": func() ([]byte, error) {
+			f := samplePackFooter()
+			known(footerFields, &f.Unknown)
+			return EncodeFooter(f)
+		},
+		"root": func() ([]byte, error) {
+			r := sampleRoot()
+			known(rootFields, &r.Unknown)
+			return EncodeRoot(r)
+		},
+		"shard in a root": func() ([]byte, error) {
+			r := sampleRoot()
+			known(shardRefFields, &r.Shards[1].Unknown)
+			return EncodeRoot(r)
+		},
+		"shard": func() ([]byte, error) {
+			s := sampleShard(TableLog, 2)
+			known(shardFields, &s.Unknown)
+			return EncodeShard(s)
+		},
+		"version row": func() ([]byte, error) {
+			s := sampleShard(TableVersions, 2)
+			known(versionRowFields, &s.Versions[2].Unknown)
+			return EncodeShard(s)
+		},
+		"object row": func() ([]byte, error) {
+			s := sampleShard(TableObjects, 2)
+			known(objectRowFields, &s.Objects[0].Unknown)
+			return EncodeShard(s)
+		},
+		"log row": func() ([]byte, error) {
+			s := sampleShard(TableLog, 2)
+			known(logRowFields, &s.Log[0].Unknown)
+			return EncodeShard(s)
+		},
+		"log entry": func() ([]byte, error) {
+			s := sampleShard(TableLog, 2)
+			known(logEntryFields, &s.Log[0].Entries[0].Unknown)
+			return EncodeShard(s)
+		},
+	} {
+		if _, err := encode(); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
 }
 
 func TestControlRecordsThatCannotBeAreRefused(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -92,6 +93,8 @@ func checkShardRef(s *ShardRef, seq uint64) error {
 		return fmt.Errorf("a checkpoint of slot %d cannot share it", seq)
 	case len(s.First) > maxKey:
 		return overLimit("bytes of its first key", int64(len(s.First)), maxKey)
+	case !utf8.ValidString(s.First):
+		return errUTF8
 	case s.Size < frameHeader || s.Size > frameShard.objectLimit():
 		return fmt.Errorf("%d bytes are not possible", s.Size)
 	case s.Rows == 0:

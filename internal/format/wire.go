@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -161,7 +160,6 @@ var (
 	errTwice     = errors.New("it occurs twice")
 	errOrder     = errors.New("it comes after a higher one")
 	errRange     = errors.New("number out of range")
-	errUTF8      = errors.New("text is not valid UTF-8")
 )
 
 func (m *message) next() bool {
@@ -259,29 +257,18 @@ func (m *message) span() (from, to int) {
 	return m.pos - len(v), m.pos
 }
 
-// rawText reads text whose bytes the caller checks.
-func (m *message) rawText() string {
+// text reads text; that it is UTF-8 is checked with the rest of the value.
+func (m *message) text() string {
 	if !m.once(protowire.BytesType) {
 		return ""
 	}
-	from, to := m.span()
-	return m.p.text[from:to]
+	return m.texts()
 }
-
-func (m *message) text() string { return m.checked(m.rawText()) }
 
 // texts reads one element of a list of texts.
 func (m *message) texts() string {
 	from, to := m.span()
-	return m.checked(m.p.text[from:to])
-}
-
-func (m *message) checked(s string) string {
-	if !utf8.ValidString(s) {
-		m.fail(errUTF8)
-		return ""
-	}
-	return s
+	return m.p.text[from:to]
 }
 
 func (m *message) bytes() []byte {

@@ -34,6 +34,11 @@ func TestBodiesOfAnotherShapeAreCorrupt(t *testing.T) {
 		{"fields that do not rise", join(fields[1], fields[0], join(fields[2:]...)), false},
 		{"newer fields that do not rise", join(base, appendUint(nil, 13, 1), varint), false},
 		{"a newer field before known ones", join(fields[0], fields[1], varint, join(fields[2:]...)), false},
+		{"a number that is bytes", join(raw(1, protowire.BytesType, 42), join(fields[1:]...)), false},
+		{"a message that is a number with a message behind", join(join(fields[:7]...), raw(8, protowire.VarintType), fields[7][1:]), false},
+		{"a time that is a number", join(join(fields[:5]...), raw(6, protowire.VarintType, make([]byte, 8)...)), false},
+		{"the number 0 at the beginning", join([]byte{0, 0}, base), false},
+		{"a tag without end at the beginning", []byte{0x80}, false},
 		{"another wire type", join(raw(1, protowire.Fixed64Type, 1, 0, 0, 0, 0, 0, 0, 0), join(fields[1:]...)), false},
 		{"a message that is a number", join(join(fields[:7]...), raw(8, protowire.VarintType, 1)), false},
 		{"the number 0", join(base, []byte{0, 0}), false},
@@ -50,6 +55,72 @@ func TestBodiesOfAnotherShapeAreCorrupt(t *testing.T) {
 		_, err := DecodeRecord(seal(frameRecord, c.body, sampleInline().Contents))
 		if c.ok != (err == nil) || err != nil && !isRefusal(err) {
 			t.Errorf("%s: got %v", c.name, err)
+		}
+	}
+}
+
+// A body that ends early is damaged wherever it ends, unless it ends between two
+// fields of the record itself.
+func TestBodiesThatEndEarlyAreCorrupt(t *testing.T) {
+	for name, c := range codecs {
+		if c.kind == 0 {
+			continue
+		}
+		for _, x := range c.samples() {
+			object, err := c.encode(x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			object, _ = trailer(c.kind, object)
+			f, err := openFrame(object, c.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			between := make(map[int]bool)
+			at := 0
+			for _, field := range splitFields(t, f.body) {
+				between[at] = true
+				at += len(field)
+			}
+			for n := range f.body {
+				if _, err := c.decode(seal(c.kind, f.body[:n], f.tail)); err == nil && !between[n] || err != nil && !errors.Is(err, ErrCorrupt) {
+					t.Fatalf("%s: the first %d of %d bytes: got %v", name, n, len(f.body), err)
+				}
+			}
+		}
+	}
+}
+
+func TestNumbersThatDoNotFitAreCorrupt(t *testing.T) {
+	object := func(isNew uint64) []byte {
+		o := packObject(1)
+		o.New = false
+		b, at := beginMessage(nil, 1)
+		body := appendObject(nil, 1, &o)
+		b = append(b, body[2:]...)
+		return endMessage(appendUint(b, 6, isNew), at)
+	}
+	change := func(mode, object uint64) []byte {
+		b, at := beginMessage(nil, 2)
+		b = appendText(appendUint(b, 1, 1), 2, "p")
+		b = appendUint(appendUint(b, 3, 1), 5, mode)
+		b, in := beginMessage(b, 8)
+		b = appendUint(appendUint(b, 1, object), 3, 1)
+		return endMessage(endMessage(b, in), at)
+	}
+	for name, c := range map[string]struct {
+		body []byte
+		ok   bool
+	}{
+		"as it should be":            {slices.Concat(object(1), change(0o644, 1)), true},
+		"a flag of 2":                {slices.Concat(object(2), change(0o644, 1)), false},
+		"a mode of 33 bits":          {slices.Concat(object(1), change(1<<32|0o644, 1)), false},
+		"an index of 64 bits":        {slices.Concat(object(1), change(0o644, 1<<63+1)), false},
+		"an index of 33 bits":        {slices.Concat(object(1), change(0o644, 1<<32+1)), false},
+		"a slot of 64 bits and drop": {slices.Concat(appendVersionRef(nil, 4, &VersionRef{Path: "p", Slot: 1<<64 - 1})), true},
+	} {
+		if _, err := DecodeBlock(seal(frameList, c.body, nil)); c.ok != (err == nil) || err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }
