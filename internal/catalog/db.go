@@ -163,7 +163,7 @@ func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
 		if err != nil {
 			return err
 		}
-		tx := &Tx{c: c, st: st, objects: make(map[string]*known)}
+		tx := &Tx{c: c, st: st, was: st, objects: make(map[string]*known)}
 		defer func() { tx.done = true }()
 		if err := fn(tx); err != nil {
 			return err
@@ -171,7 +171,7 @@ func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
 		if tx.broken != nil {
 			return tx.broken
 		}
-		if tx.st == st {
+		if tx.st == tx.was {
 			return nil
 		}
 		db.fresh.Store(tx.st.fresh)

@@ -39,7 +39,7 @@ func (tx *Tx) Fold(ctx context.Context, rec *format.Record, hash format.Hash, si
 	}
 	return tx.atomic(ctx, func() error {
 		f := folding{tx: tx, rec: rec, slot: rec.Slot, sweep: tx.st.Sweep, block: block}
-		f.puts.into(tx.c, `INSERT OR REPLACE INTO versions (path, slot, size, sha, data) VALUES `, 5)
+		f.puts.into(tx.c, "INSERT OR FAIL INTO"+versionInsert, 5)
 		return f.fold(ctx, hash, size)
 	})
 }
@@ -68,6 +68,8 @@ type folding struct {
 	block func(format.ListRef) (*format.Block, error)
 
 	index  uint64 // of the next change
+	last   string // the path before, as long as paths rise
+	twice  bool   // they do not: a path may be there twice
 	puts   bulk
 	fresh  uint64  // contents for contents_new
 	places []known // of the block at hand, by index of its object table
@@ -226,6 +228,10 @@ func (f *folding) locate(path string, size int64, p *format.Place) (place, error
 	return at, nil
 }
 
+// OR FAIL spares SQLite the copies of pages with which it could undo a part of a
+// statement: Fold undoes the whole.
+const versionInsert = ` versions (path, slot, size, sha, data) VALUES `
+
 func (f *folding) change(ctx context.Context, entry uuid.UUID, ch *format.Change) error {
 	var at place
 	var size, sha driver.Value // NULL for a delete, and where there is nothing to share
@@ -240,6 +246,15 @@ func (f *folding) change(ctx context.Context, entry uuid.UUID, ch *format.Change
 			f.fresh++
 		}
 	}
+	if !f.twice && ch.Path <= f.last {
+		// Of two changes to a path the later one holds.
+		if err := f.puts.flush(ctx); err != nil {
+			return err
+		}
+		f.twice = true
+		f.puts.into(f.tx.c, "INSERT OR REPLACE INTO"+versionInsert, 5)
+	}
+	f.last = ch.Path
 	b := f.puts.buffer()
 	*b = encodeVersion((*b)[:0], f.slot, f.index, entry, ch, &at)
 	f.index++

@@ -163,7 +163,7 @@ func (l *loading) log(ctx context.Context, s *format.Shard) error {
 
 func (l *loading) versions(ctx context.Context, s *format.Shard) error {
 	if l.bulk.c == nil {
-		l.bulk.into(l.tx.c, `INSERT INTO versions (path, slot, size, sha, until, data) VALUES `, 6)
+		l.bulk.into(l.tx.c, `INSERT OR FAIL INTO versions (path, slot, size, sha, until, data) VALUES `, 6)
 	}
 	objects, err := l.names(ctx, s.Names)
 	if err != nil {

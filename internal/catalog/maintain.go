@@ -9,7 +9,7 @@ import (
 
 const (
 	freshMax   = 1 << 16 // rows of contents_new from which on they are moved over
-	freshSlice = 4096    // rows moved in one transaction, so that updates wait for milliseconds only
+	freshSlice = 1024    // rows moved in one transaction, so that updates wait for milliseconds only
 )
 
 // wakeMaintenance is called after each write. Where there is nothing to do, that

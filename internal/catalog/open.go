@@ -247,8 +247,7 @@ func remove(path string, aside bool) error {
 
 // within runs f in a write transaction of its own.
 func (c *conn) within(ctx context.Context, f func() error) error {
-	begin := func() error { return c.exec(ctx, "BEGIN IMMEDIATE") }
-	if err := retry(ctx, c.path, "write to it", begin); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
 	done := false
@@ -268,6 +267,11 @@ func (c *conn) within(ctx context.Context, f func() error) error {
 		return c.rollback(ctx, err)
 	}
 	return nil
+}
+
+// begin waits for the right to write to the file.
+func (c *conn) begin(ctx context.Context) error {
+	return retry(ctx, c.path, "write to it", func() error { return c.exec(ctx, "BEGIN IMMEDIATE") })
 }
 
 // rollback ends a transaction that SQLite itself may have ended already, which

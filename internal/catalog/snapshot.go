@@ -154,8 +154,11 @@ func (s *Snapshot) slotArg(at uint64) int64 {
 func (s *Snapshot) fill(ctx context.Context, c *conn, r *record) error {
 	at := &r.Version.Place
 	at.Offset, at.Length, at.Codec = r.place.offset, r.place.length, r.place.codec
+	if r.Op == format.OpDelete {
+		return nil
+	}
 	if r.place.object == 0 {
-		at.Inline, at.Slot = r.Op != format.OpDelete, r.Slot
+		at.Inline, at.Slot = true, r.Slot
 		return nil
 	}
 	o, err := s.object(ctx, c, r.place.object)

@@ -13,6 +13,8 @@ import (
 type Tx struct {
 	c      *conn
 	st     fileState
+	was    fileState // as it is in the file
+	steps  int       // done or begun
 	done   bool
 	broken error // SQLite gave up the transaction; nothing of it can stay
 
@@ -42,17 +44,22 @@ func (tx *Tx) usable() error {
 	return tx.broken
 }
 
-// atomic runs f so that it happens as a whole or not at all. A context that
+// atomic runs f so that it happens as a whole or not at all. The first step of a
+// transaction needs no savepoint, which would keep a copy of every page that the
+// step changes: it is undone by beginning the transaction again. A context that
 // ends inside of a statement may make SQLite give up the whole transaction; then
 // Update fails, whatever its function returns.
 func (tx *Tx) atomic(ctx context.Context, f func() error) error {
 	if err := tx.usable(); err != nil {
 		return err
 	}
-	before := tx.st
-	if err := tx.c.exec(ctx, "SAVEPOINT step"); err != nil {
-		return err
+	before, first := tx.st, tx.steps == 0
+	if !first {
+		if err := tx.c.exec(ctx, "SAVEPOINT step"); err != nil {
+			return err
+		}
 	}
+	tx.steps++
 	returned := false
 	defer func() {
 		if !returned {
@@ -61,7 +68,7 @@ func (tx *Tx) atomic(ctx context.Context, f func() error) error {
 	}()
 	err := f()
 	returned = true
-	if err == nil {
+	if err == nil && !first {
 		err = tx.c.exec(context.WithoutCancel(ctx), "RELEASE step")
 	}
 	if err == nil {
@@ -70,14 +77,33 @@ func (tx *Tx) atomic(ctx context.Context, f func() error) error {
 	tx.st = before
 	clear(tx.objects)
 	tx.writer.id = 0
-	free := context.WithoutCancel(ctx)
-	undo := tx.c.exec(free, "ROLLBACK TO step")
-	if undo == nil {
-		undo = tx.c.exec(free, "RELEASE step")
-	}
+	undo := tx.undo(ctx, first)
 	if undo != nil {
 		tx.broken = fmt.Errorf("%w (the transaction cannot go on: %w)", err, undo)
 	}
+	return err
+}
+
+// undo takes back a step that failed. Where that begins the transaction again,
+// another process may have come in between, and the state is a newer one.
+func (tx *Tx) undo(ctx context.Context, first bool) error {
+	free := context.WithoutCancel(ctx)
+	if !first {
+		err := tx.c.exec(free, "ROLLBACK TO step")
+		if err == nil {
+			err = tx.c.exec(free, "RELEASE step")
+		}
+		return err
+	}
+	tx.steps = 0
+	err := tx.c.rollback(ctx, nil)
+	if err == nil {
+		err = tx.c.begin(ctx)
+	}
+	if err == nil {
+		tx.st, err = tx.c.readState(ctx)
+	}
+	tx.was = tx.st
 	return err
 }
 

@@ -32,7 +32,7 @@ func id(n int) uuid.UUID {
 
 func sha(text string) format.Hash { return sha256.Sum256([]byte(text)) }
 
-func openAt(t testing.TB, path string) *DB {
+func openAt(t tester, path string) *DB {
 	t.Helper()
 	db, err := Open(t.Context(), path, testOptions)
 	if err != nil {
@@ -51,7 +51,7 @@ func openTemp(t testing.TB) *DB {
 	return openAt(t, filepath.Join(t.TempDir(), "commits.db"))
 }
 
-func snap(t testing.TB, db *DB) *Snapshot {
+func snap(t tester, db *DB) *Snapshot {
 	t.Helper()
 	s, err := db.Snapshot(t.Context())
 	if err != nil {
@@ -158,14 +158,14 @@ func (tx *Tx) foldAll(ctx context.Context, c *chain, links ...link) error {
 	return nil
 }
 
-func fold(t testing.TB, db *DB, c *chain, links ...link) {
+func fold(t tester, db *DB, c *chain, links ...link) {
 	t.Helper()
 	if err := db.Update(t.Context(), func(tx *Tx) error { return tx.foldAll(t.Context(), c, links...) }); err != nil {
 		t.Fatalf("Update: %v", err)
 	}
 }
 
-func collect[T any](t testing.TB, seq iter.Seq2[T, error]) []T {
+func collect[T any](t tester, seq iter.Seq2[T, error]) []T {
 	t.Helper()
 	var all []T
 	for v, err := range seq {
@@ -179,7 +179,7 @@ func collect[T any](t testing.TB, seq iter.Seq2[T, error]) []T {
 
 // checkpointOf makes a checkpoint of a snapshot, with shards of so many rows.
 // Its shards are kept in memory.
-func checkpointOf(t testing.TB, s *Snapshot, rows int) (*format.Root, func(format.ShardRef) (*format.Shard, error)) {
+func checkpointOf(t tester, s *Snapshot, rows int) (*format.Root, func(format.ShardRef) (*format.Shard, error)) {
 	t.Helper()
 	ctx, st, n := t.Context(), s.State(), s.Counts()
 	root := &format.Root{
@@ -238,4 +238,14 @@ func checkpointOf(t testing.TB, s *Snapshot, rows int) (*format.Root, func(forma
 		}
 		return nil, errors.New("no such shard")
 	}
+}
+
+// tester is what the helpers need of *testing.T, *testing.B and *rapid.T.
+type tester interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Fatal(args ...any)
+	Context() context.Context
+	Cleanup(func())
 }
