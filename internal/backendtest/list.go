@@ -163,11 +163,10 @@ func testPages(e *env) {
 	n := e.pick(1100, 2500, 2500)
 	keys := make([]string, n)
 	for i := range keys {
-		// Spread over a few directories, with the trap of "-" against "/".
-		keys[i] = fmt.Sprintf("data/%02d/%05d", i%3, i)
-		if i%3 == 2 {
-			keys[i] = fmt.Sprintf("data/01-%05d", i)
-		}
+		// Spread over a few directories, with the trap of "-" against "/"; most keys
+		// begin with the one before them, so that pages end between such two.
+		k := fmt.Sprintf("%05d%s", i/21, strings.Repeat("0", i/3%7))
+		keys[i] = []string{"data/00/", "data/01-", "data/01/"}[i%3] + k
 	}
 	e.createAll(keys, func(k string) []byte { return []byte(k[len(k)-2:]) })
 	slices.Sort(keys)
