@@ -113,13 +113,13 @@ func (d *Driver) CleanUploads(ctx context.Context, age time.Duration) (int, erro
 		if errors.As(err, &f) {
 			err = f.meaning(repeatable)
 		}
-		if err == nil && ex.date.IsZero() {
+		if err == nil && age > 0 && ex.date.IsZero() {
 			err = fmt.Errorf("%w: the store's answers have no Date, so that the age of uploads is not known", backend.ErrUnsupported)
 		}
 		if err != nil {
 			return n, backend.WithDate(err, ex.date)
 		}
-		removed, err := d.abortOlder(ctx, out, ex.date.Add(-age))
+		removed, err := d.abortOlder(ctx, out, age, ex.date)
 		if n += removed; err != nil {
 			return n, err
 		}
@@ -135,7 +135,9 @@ func (d *Driver) CleanUploads(ctx context.Context, age time.Duration) (int, erro
 	}
 }
 
-func (d *Driver) abortOlder(ctx context.Context, out *s3.ListMultipartUploadsOutput, than time.Time) (n int, err error) {
+// abortOlder ends the uploads of one page. Every upload is older than no time at
+// all: Date may be a second or two behind, where a server computes it rarely.
+func (d *Driver) abortOlder(ctx context.Context, out *s3.ListMultipartUploadsOutput, age time.Duration, now time.Time) (n int, err error) {
 	for _, u := range out.Uploads {
 		name := aws.ToString(u.Key)
 		if out.EncodingType == types.EncodingTypeUrl {
@@ -143,8 +145,10 @@ func (d *Driver) abortOlder(ctx context.Context, out *s3.ListMultipartUploadsOut
 				return n, fmt.Errorf("%w: the store lists an upload to %q, which it says is URL-encoded", backend.ErrUnsupported, aws.ToString(u.Key))
 			}
 		}
-		// An upload without a date, or of another's, is left alone.
-		if !strings.HasPrefix(name, d.prefix) || u.Initiated == nil || u.Initiated.After(than) {
+		if !strings.HasPrefix(name, d.prefix) {
+			continue
+		}
+		if age > 0 && (u.Initiated == nil || now.Sub(*u.Initiated) < age) {
 			continue
 		}
 		if err := d.abort(ctx, name, aws.ToString(u.UploadId)); err != nil {

@@ -132,30 +132,33 @@ func (m *multipart) sendParts(ctx context.Context) error {
 	if m.body.HasSHA256 {
 		sum = sha256.New()
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	group, gctx := errgroup.WithContext(ctx)
+	// A part that fails for good ends the reading. The parts that are on their way
+	// are not cut off: one that arrives after the upload was removed can bring it
+	// back.
+	reading, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var group errgroup.Group
 	m.etags = make([]types.CompletedPart, (m.body.Size+m.size-1)/m.size)
-	err = m.readParts(gctx, r, sum, func(number int, part []byte, done func()) {
+	err = m.readParts(reading, r, sum, func(number int, part []byte, done func()) {
 		group.Go(func() error {
 			defer done()
-			return m.sendPart(gctx, number, part)
+			err := m.sendPart(ctx, number, part)
+			if err != nil {
+				stop(err)
+			}
+			return err
 		})
 	})
+	if perr := group.Wait(); perr != nil {
+		return perr
+	}
 	if err == nil && sum != nil && !bytes.Equal(sum.Sum(nil), m.body.SHA256[:]) {
 		err = fmt.Errorf("%w: its sha256 is %x, announced was %x", backend.ErrBadContent, sum.Sum(nil), m.body.SHA256)
 	}
-	// If a part failed, that is also why the reading ended. Otherwise the parts
-	// need not go on when the reading failed.
-	if err != nil && gctx.Err() == nil {
-		cancel()
-		group.Wait()
+	if err != nil {
 		return fmt.Errorf("reading the content: %w", err)
 	}
-	if gerr := group.Wait(); gerr != nil {
-		return gerr
-	}
-	return err
+	return nil
 }
 
 // readParts cuts the content into parts and hands them to send. Each is in a
