@@ -145,7 +145,7 @@ func (f *hookFile) ReadDir(n int) (entries []iofs.DirEntry, err error) {
 }
 
 func (f *hookFile) Chmod(mode os.FileMode) error {
-	return f.h.do("chmod", f.Name(), "", func() error { return f.File.(*os.File).Chmod(mode) })
+	return f.h.do("chmod", f.Name(), "", func() error { return setMode(f.h.FS, f.File, mode) })
 }
 
 // hooked returns a driver over a hookFS on a new root.
@@ -314,4 +314,34 @@ func (lazyFile) Sync() error { return nil }
 
 func (f lazyFile) ReadDir(n int) ([]iofs.DirEntry, error) {
 	return f.File.(iofs.ReadDirFile).ReadDir(n)
+}
+
+// memDir returns a directory in memory where the system has such, for tests that
+// make very many files and for which the disk makes no difference.
+func memDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "swampd-fs-test")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// clone makes a copy of a store whose files are the same ones.
+func clone(t testing.TB, from, to string) {
+	t.Helper()
+	err := filepath.WalkDir(from, func(p string, e iofs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(from, p)
+		if e.IsDir() {
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		}
+		return os.Link(p, filepath.Join(to, rel))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
