@@ -162,7 +162,7 @@ func (st *staging) fromReaderLarge(ctx context.Context, r io.Reader) (*content, 
 
 // compresses says whether zstd saves a tenth.
 func compresses(b []byte) bool {
-	_, codec := format.Compress(nil, b)
+	_, codec := format.CompressContent(nil, b)
 	return codec != format.CodecRaw
 }
 
@@ -254,7 +254,7 @@ func storeBlock(raw []byte, out *os.File, sum hash.Hash, first bool, codec *form
 		buf := blockBuffers.Get().(*[]byte)
 		defer blockBuffers.Put(buf)
 		var c format.Codec
-		stored, c = format.Compress((*buf)[:0], raw)
+		stored, c = format.CompressContent((*buf)[:0], raw)
 		ref.Codec = c
 		if first {
 			*codec = c
