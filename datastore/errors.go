@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/swampd/swampd/internal/format"
+	"github.com/swampd/swampd/writer"
 )
 
 // The errors of the engine, named by what the caller does next. errors.Is finds
@@ -12,13 +13,13 @@ import (
 var (
 	// ErrBusy: another writer has the datastore. Nothing happened; wait and try
 	// again.
-	ErrBusy = errors.New("another writer is at work")
+	ErrBusy = writer.ErrBusy
 	// ErrUnconfirmed: the commit may have landed, or may land yet. Ask with
 	// Store.Outcome, or call Commit again: with the same id nothing is done twice.
 	ErrUnconfirmed = errors.New("not confirmed: it may have landed")
 	// ErrFenced: another writer took over. Nothing of this commit landed, and
 	// nothing will; look at the new state before doing it again.
-	ErrFenced = errors.New("fenced: another writer took over")
+	ErrFenced = writer.ErrFenced
 	// ErrConflict: a path was changed by somebody else since the base of the
 	// commit. Nothing landed; reload and decide.
 	ErrConflict = errors.New("changed by somebody else meanwhile")

@@ -83,14 +83,9 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
 	})
 	if err != nil {
-		switch {
-		case errors.Is(err, ErrUnconfirmed):
+		if errors.Is(err, ErrUnconfirmed) {
 			// Of the barrier, which is nothing of the caller's.
 			err = fmt.Errorf("%w: taking over has no clear answer yet (%v)", ErrBusy, err)
-		case errors.Is(err, writer.ErrBusy):
-			err = fmt.Errorf("%w: %w", ErrBusy, err)
-		case errors.Is(err, writer.ErrFenced) && !errors.Is(err, ErrFenced):
-			err = fmt.Errorf("%w: %w", ErrFenced, err)
 		}
 		return nil, err
 	}
