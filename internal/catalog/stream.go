@@ -109,12 +109,23 @@ func (s *Snapshot) Changed(ctx context.Context, from, to uint64, prefix string) 
 		return streamed(ctx, s, scan, `SELECT DISTINCT path FROM versions INDEXED BY versions_path
 			WHERE path >= ? AND path < ? AND slot <= ? ORDER BY path`, prefix, end, high)
 	}
-	return streamed(ctx, s, scan, `
+	return streamed(ctx, s, scan, changedText, low, high, prefix, end)
+}
+
+const (
+	changedText = `
 		SELECT path FROM versions INDEXED BY versions_slot WHERE slot > ?1 AND slot <= ?2 AND path >= ?3 AND path < ?4
 		UNION
 		SELECT path FROM versions INDEXED BY versions_until WHERE until > ?1 AND until <= ?2 AND path >= ?3 AND path < ?4
-		ORDER BY path`, low, high, prefix, end)
-}
+		ORDER BY path`
+	dirtyVersionsText = `
+		SELECT path, slot FROM versions INDEXED BY versions_slot WHERE slot > ?1
+		UNION
+		SELECT path, slot FROM dirty_versions WHERE at > ?1
+		ORDER BY path, slot`
+	dirtyObjectsText = `SELECT name FROM dirty_objects WHERE at > ? ORDER BY name`
+	dirtyLogText     = `SELECT slot FROM log WHERE slot > ? ORDER BY slot`
+)
 
 // Dirty yields the keys of the rows of a checkpoint's table that slots above
 // since inserted, changed or removed, each once, in byte order (see
@@ -131,18 +142,17 @@ func (s *Snapshot) Dirty(ctx context.Context, table format.Table, since uint64) 
 			path, _ := row[0].(string)
 			slot, _ := row[1].(int64)
 			return format.VersionKey(path, uint64(slot))
-		}, `SELECT path, slot FROM versions INDEXED BY versions_slot WHERE slot > ?1
-			UNION SELECT path, slot FROM dirty_versions WHERE at > ?1 ORDER BY path, slot`, low)
+		}, dirtyVersionsText, low)
 	case format.TableObjects:
 		return streamed(ctx, s, func(row []driver.Value) string {
 			name, _ := row[0].(string)
 			return name
-		}, `SELECT name FROM dirty_objects WHERE at > ? ORDER BY name`, low)
+		}, dirtyObjectsText, low)
 	case format.TableLog:
 		return streamed(ctx, s, func(row []driver.Value) string {
 			slot, _ := row[0].(int64)
 			return format.SlotKey(uint64(slot))
-		}, `SELECT slot FROM log WHERE slot > ? ORDER BY slot`, low)
+		}, dirtyLogText, low)
 	}
 	return failed[string](fmt.Errorf("a checkpoint has no table %d", table))
 }
