@@ -240,6 +240,33 @@ func TestNoNewsIsConcludedOnlyFromAnswersThatBelongTogether(t *testing.T) {
 	}
 }
 
+// Rule R2: before a record is called damaged, the floor is read once more.
+func TestARecordThatCannotBeUsedIsNoDamageBelowTheFloor(t *testing.T) {
+	e := newEnv(t, nil)
+	a, reader := e.open(nil), e.open(nil)
+	a.put(map[string][]byte{"x": packed(1)})
+	if _, err := reader.Update(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	a.put(map[string][]byte{"x": packed(2)})
+	reader.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.SlotKey(a.Head()), Do: faults.Flip(100)})
+	again := reader.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CheckpointKey, Nth: 2, Do: faults.Block()})
+	done := make(chan error, 1)
+	go func() {
+		_, err := reader.Update(context.Background())
+		done <- err
+	}()
+	<-again.Reached()
+	e.truncate(a)
+	if err := again.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	reader.want(map[string][]byte{"x": packed(2)})
+}
+
 func TestAWriterThatWasReplacedIsFencedAndNothingOfItLands(t *testing.T) {
 	e := newEnv(t, nil)
 	a, b := e.open(nil), e.open(nil)
