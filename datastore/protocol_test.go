@@ -551,6 +551,26 @@ func TestAFileThatChangedAfterStagingRefusesTheCommit(t *testing.T) {
 	}
 }
 
+// Invariant I4, rule R9: the record is recognised as this session's own, which
+// goes on as before.
+func TestALostAnswerIsResolvedByReadingBack(t *testing.T) {
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	a.put(map[string][]byte{"x": text(1)})
+	hold := a.hold
+	a.faults.Reset()
+	a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: "commits/", Do: faults.Lose()})
+	first := a.put(map[string][]byte{"x": text(2)})
+	if got := a.faults.Counts(); got.Requests() != 3 {
+		t.Errorf("%v; want the create, the read-back and the floor", got)
+	}
+	second := a.put(map[string][]byte{"x": text(3)})
+	if second.Slot != first.Slot+1 || a.hold != hold || hold.Err() != nil {
+		t.Errorf("the next commit is in slot %d after %d, the hold says %v", second.Slot, first.Slot, hold.Err())
+	}
+	a.want(map[string][]byte{"x": text(3)})
+}
+
 // Invariants I1, I4: whatever answer is lost or refused, at whatever call, an
 // acknowledged commit is there, one that failed is not, and one that is not
 // confirmed is there once after it was asked for again.
