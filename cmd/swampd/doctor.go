@@ -125,6 +125,17 @@ func (x *examination) program() {
 
 // store looks at everything that needs the store to answer.
 func (x *examination) store(ctx context.Context) {
+	if dir := directoryOf(x.addr); dir != "" {
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			// The probe would make it.
+			x.say("store", statusNote, "make it with: swampd init "+quoteArg(dir), "there is no directory %s yet", dir)
+			if err := writable(dir); err != nil {
+				x.say("store", statusFailed, "make a directory that can be written", "it cannot be made: %s", ioReason(err))
+			}
+			x.local()
+			return
+		}
+	}
 	if !x.reach(ctx) {
 		return
 	}
@@ -144,10 +155,6 @@ func (x *examination) reach(ctx context.Context) bool {
 	answered := time.Since(began)
 	switch {
 	case errors.Is(err, backend.ErrNotFound):
-	case errors.Is(err, backend.ErrNoBucket) && isDirectoryURL(x.addr):
-		x.say("store", statusNote, "make it with: swampd init "+quoteArg(x.result.Store), "the directory does not exist yet")
-		x.local()
-		return false
 	case err != nil:
 		x.failed(ctx, "store", err)
 		return false
@@ -165,11 +172,6 @@ func (x *examination) reach(ctx context.Context) bool {
 	}
 	x.say("datastore", statusOK, "", "%s, made %s", x.marker.Datastore, x.marker.Created)
 	return true
-}
-
-func isDirectoryURL(addr string) bool {
-	u, err := backend.ParseURL(addr)
-	return err == nil && u.Scheme == "file"
 }
 
 func (x *examination) read(ctx context.Context, key string) ([]byte, backend.Info, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -24,10 +25,14 @@ const (
 // by stop.
 type meter struct {
 	what   string
-	follow string // the engine's phase whose figures are ours; "" = none
-	done   atomic.Int64
-	total  atomic.Int64
-	phase  atomic.Pointer[string] // what the engine is at, if that says more than what
+	follow string // the engine's phase whose figures are bytes of ours; "" = none
+	began  time.Time
+	// counted is what this program saw done, told what the engine says; the
+	// larger is shown, since the engine knows more in the middle of a large file
+	// and nothing of what it does not report.
+	counted, told atomic.Int64
+	total         atomic.Int64
+	phase         atomic.Pointer[string] // what the engine is at, if that says more than what
 
 	// rate is bytes per second over the last seconds; owned by the drawing
 	// goroutine's ticks, read by the bar's.
@@ -39,7 +44,7 @@ type meter struct {
 }
 
 func (a *app) meter(what string) *meter {
-	m := &meter{what: what, quit: make(chan struct{})}
+	m := &meter{what: what, began: time.Now(), quit: make(chan struct{})}
 	if a.errTerm && !a.json && !a.quiet {
 		m.joined = make(chan struct{})
 		go m.draw(a)
@@ -57,14 +62,17 @@ func (m *meter) stop() {
 	})
 }
 
-func (m *meter) add(n int64)    { m.done.Add(n) }
+func (m *meter) add(n int64)    { m.counted.Add(n) }
 func (m *meter) expect(n int64) { m.total.Add(n) }
+func (m *meter) done() int64    { return max(m.counted.Load(), m.told.Load()) }
 
 // engine is a datastore.Options.Progress.
 func (m *meter) engine(p datastore.Progress) {
 	if p.Phase == m.follow {
-		m.done.Store(p.Done)
-		m.total.Store(p.Total)
+		m.told.Store(p.Done)
+		if p.Total > 0 {
+			m.total.Store(p.Total)
+		}
 		return
 	}
 	m.phase.Store(&p.Phase)
@@ -90,14 +98,17 @@ func (m *meter) draw(a *app) {
 	defer close(m.joined)
 	delay := time.NewTimer(meterDelay)
 	defer delay.Stop()
-	began := time.Now()
 	select {
 	case <-m.quit:
 		return
 	case <-delay.C:
 	}
 	container := mpb.New(mpb.WithOutput(a.errOut), mpb.WithRefreshRate(meterTick), mpb.WithWidth(barWidth))
-	bar := container.New(m.total.Load(), mpb.BarStyle(),
+	var style mpb.BarFillerBuilder = mpb.BarStyle()
+	if m.total.Load() == 0 {
+		style = mpb.NopStyle() // how much there is to do is not known
+	}
+	bar := container.New(m.total.Load(), style,
 		mpb.PrependDecorators(decor.Any(func(decor.Statistics) string { return m.label() + " " })),
 		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + m.figures() })))
 	a.live.Store(container)
@@ -108,10 +119,10 @@ func (m *meter) draw(a *app) {
 	}()
 	ticker := time.NewTicker(meterTick)
 	defer ticker.Stop()
-	last, lastDone := began, int64(0)
+	last, lastDone := m.began, int64(0)
 	speed := 0.0
 	for {
-		now, done := time.Now(), m.done.Load()
+		now, done := time.Now(), m.done()
 		if seconds := now.Sub(last).Seconds(); seconds > 0 {
 			current := float64(done-lastDone) / seconds
 			if weight := min(1, seconds/5); speed == 0 {
@@ -133,22 +144,36 @@ func (m *meter) draw(a *app) {
 }
 
 func (m *meter) label() string {
-	if p := m.phase.Load(); p != nil && m.done.Load() >= m.total.Load() && *p != "" {
+	if p := m.phase.Load(); p != nil && m.done() >= m.total.Load() && *p != "" {
 		return m.what + " (" + *p + ")"
 	}
 	return m.what
 }
 
-// figures is "1.2 GiB of 4.0 GiB, 120 MiB/s, 24 s left", as far as it is known.
+// figures is "1.2 GiB of 4.0 GiB, 120 MiB/s, 24 s left", as far as it is known;
+// where no bytes are counted, how long it has taken.
 func (m *meter) figures() string {
-	done, total, rate := m.done.Load(), m.total.Load(), m.rate.Load()
+	done, total, rate := m.done(), m.total.Load(), m.rate.Load()
+	if done == 0 && total == 0 {
+		return whole(time.Since(m.began)) + " so far"
+	}
 	parts := []string{size(done)}
 	if total > 0 {
 		parts[0] += " of " + size(total)
 	}
 	parts = append(parts, size(rate)+"/s")
-	if left := total - done; total > 0 && left >= 0 && rate > 0 {
-		parts = append(parts, took(time.Duration(float64(left)/float64(rate)*float64(time.Second)).Round(time.Second))+" left")
+	if left := total - done; left > 0 && rate > 0 {
+		parts = append(parts, whole(time.Duration(float64(left)/float64(rate)*float64(time.Second)))+" left")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// whole is a duration in whole seconds, at least one, for a line that changes
+// all the time.
+func whole(d time.Duration) string {
+	d = max(d, time.Second).Round(time.Second)
+	if d < time.Minute {
+		return fmt.Sprintf("%d s", d/time.Second)
+	}
+	return took(d)
 }

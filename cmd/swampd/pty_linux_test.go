@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swampd/swampd/datastore"
 )
 
 // openTerminal makes a terminal: what is written to its second file comes out
@@ -131,12 +133,25 @@ func TestWhereAMeterDraws(t *testing.T) {
 	}
 }
 
-func TestAGetShowsHowMuchIsLeft(t *testing.T) {
-	m := &meter{what: "getting"}
+func TestFiguresOfAMeter(t *testing.T) {
+	m := &meter{follow: "read", began: time.Now().Add(-3 * time.Second)}
+	want := func(want string) {
+		t.Helper()
+		if got := m.figures(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	want("3 s so far")
 	m.expect(100 << 20)
 	m.add(25 << 20)
 	m.rate.Store(5 << 20)
-	if got, want := m.figures(), "25 MiB of 100 MiB, 5.0 MiB/s, 15 s left"; got != want {
+	want("25 MiB of 100 MiB, 5.0 MiB/s, 15 s left")
+	m.engine(datastore.Progress{Phase: "read", Done: 50 << 20}) // in the middle of a large file
+	want("50 MiB of 100 MiB, 5.0 MiB/s, 10 s left")
+	m.add(75 << 20)
+	want("100 MiB of 100 MiB, 5.0 MiB/s")
+	m.engine(datastore.Progress{Phase: "commit"})
+	if got, want := m.label(), " (commit)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

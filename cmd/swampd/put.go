@@ -169,6 +169,7 @@ func (a *app) put(ctx context.Context, args []string, f *putFlags) error {
 		f.message = describe("put", args)
 	}
 	p.meter = a.meter("storing")
+	p.meter.follow = "read"
 	defer p.meter.stop()
 	if !fromStdin {
 		if err := p.survey(ctx); err != nil {

@@ -62,14 +62,20 @@ func (a *app) shownStore() string {
 }
 
 func shown(addr string) string {
-	u, err := backend.ParseURL(addr)
-	if err != nil {
-		return backend.Redact(addr)
-	}
-	if u.Scheme == "file" {
-		return filepath.FromSlash(u.Path)
+	if dir := directoryOf(addr); dir != "" {
+		return dir
 	}
 	return backend.Redact(addr)
+}
+
+// directoryOf is the directory that an address names; "" if it names no
+// directory.
+func directoryOf(addr string) string {
+	u, err := backend.ParseURL(addr)
+	if err != nil || u.Scheme != "file" {
+		return ""
+	}
+	return filepath.FromSlash(u.Path)
 }
 
 // shortStore is an address for sentences: without the parameters.
@@ -234,8 +240,8 @@ func stateBase() (string, error) {
 func (a *app) ownDirs() []string {
 	var dirs []string
 	if addr, _, err := a.address(); err == nil {
-		if u, err := backend.ParseURL(addr); err == nil && u.Scheme == "file" {
-			dirs = append(dirs, filepath.FromSlash(u.Path))
+		if dir := directoryOf(addr); dir != "" {
+			dirs = append(dirs, dir)
 		}
 	}
 	if a.stateDir != "" {

@@ -52,6 +52,8 @@ func when(t time.Time) string {
 // took is a duration as people write it.
 func took(d time.Duration) string {
 	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", d.Seconds()*1000)
 	case d < time.Second:
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	case d < 10*time.Second:

@@ -36,7 +36,7 @@ func (a *app) verifyCommand() *cobra.Command {
 
 func (a *app) verify(ctx context.Context, readData bool) (err error) {
 	meter := a.meter("checking")
-	meter.follow = "verify"
+	meter.follow = "verify data"
 	defer meter.stop()
 	s, err := a.open(ctx, meter.engine)
 	if err != nil {

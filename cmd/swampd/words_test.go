@@ -152,7 +152,7 @@ func TestTargetsThatLieInOthersAreDropped(t *testing.T) {
 
 func TestSizesAndTimesAreWrittenAsPeopleWriteThem(t *testing.T) {
 	for got, want := range map[string]string{
-		took(12 * time.Millisecond): "12 ms", took(1500 * time.Millisecond): "1.5 s", took(42 * time.Second): "42 s",
+		took(300 * time.Microsecond): "0.3 ms", took(12 * time.Millisecond): "12 ms", took(1500 * time.Millisecond): "1.5 s", took(42 * time.Second): "42 s",
 		took(125 * time.Second): "2 min 05 s", took(3*time.Hour + 61*time.Second): "3 h 01 min",
 		size(0): "0 B", size(5000): "4.9 KiB", size(3 << 30): "3.0 GiB",
 		count(1, "file"): "1 file", count(1234, "file"): "1,234 files", count(0, "file"): "0 files",
