@@ -14,7 +14,6 @@ func TestConformance(t *testing.T) {
 			return memory.New(nil).Bucket
 		},
 		Dates: true,
-		Large: true,
 	})
 }
 

@@ -1,6 +1,7 @@
 package memory_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -194,6 +195,34 @@ func TestContentVersions(t *testing.T) {
 	other := put(t, b, "data/3", "other")
 	if one.Version != two.Version || one.Version == other.Version {
 		t.Errorf("versions %q, %q, %q; want the first two equal", one.Version, two.Version, other.Version)
+	}
+}
+
+// lastRead calls end when it is closed, after its last byte was read.
+type lastRead struct {
+	*strings.Reader
+	end func()
+}
+
+func (l lastRead) Close() error { l.end(); return nil }
+
+// A context, or a handle, that ends after the content was read and before it is
+// stored has ended in time.
+func TestEndBeforeStoring(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want error
+	}{{"context", context.Canceled}, {"handle", backend.ErrClosed}} {
+		s := memory.New(nil)
+		b := s.Bucket()
+		ctx, cancel := context.WithCancel(t.Context())
+		end := map[string]func(){"context": cancel, "handle": func() { _ = b.Close() }}[c.name]
+		body := backend.Bytes([]byte("x"))
+		body.Open = func() (io.ReadSeekCloser, error) { return lastRead{strings.NewReader("x"), end}, nil }
+		if _, err := b.Create(ctx, "data/x", body); !errors.Is(err, c.want) || s.Len() != 0 {
+			t.Errorf("%s: %v, %d objects; want %v and none", c.name, err, s.Len(), c.want)
+		}
+		cancel()
 	}
 }
 

@@ -72,8 +72,9 @@ type Harness struct {
 	// that is reset after a refusal): callers may see ErrUnknown then. What the
 	// store holds is judged all the same.
 	LostAnswers bool
-	// Large also sends a body that needs a multipart or resumable upload of
-	// several parts (70 MiB).
+	// Large says that the store takes large bodies in several parts (multipart,
+	// resumable). The tests of such uploads send 70 MiB then, except with -short,
+	// and 6 MiB otherwise.
 	Large bool
 	// Timeout bounds each subtest; 0 means 2 minutes.
 	Timeout time.Duration

@@ -59,7 +59,7 @@ var createTests = []subtest{
 		}
 	}},
 	{"a wrong sha256 is ErrBadContent and makes nothing", func(e *env) {
-		for _, n := range []int{0, 10, 200_000, 6 << 20} {
+		for _, n := range []int{0, 10, 200_000, e.parts()} {
 			body := backend.Bytes(noise(n, 1))
 			body.SHA256 = sha256.Sum256([]byte("something else"))
 			e.refusesBody("data/bad", body, backend.ErrBadContent, fmt.Sprintf("%d bytes with a wrong sha256", n))
@@ -78,6 +78,8 @@ var createTests = []subtest{
 	{"a content shorter than its size is ErrBadContent and makes nothing", func(e *env) { e.wrongSizes(-1, -500) }},
 	{"a content longer than its size is ErrBadContent and makes nothing", func(e *env) { e.wrongSizes(1, 500, 10_000) }},
 	{"an error of the reader is found in the chain and makes nothing", func(e *env) {
+		big := &feed{data: noise(e.parts(), 1), failAt: e.parts() * 3 / 4, failErr: errSource}
+		e.refusesBody("data/bad", big.body(true), errSource, "a large content that fails")
 		for _, n := range []int{0, 1, 50_000, 99_999, 100_000} {
 			f := &feed{data: noise(100_000, 1), failAt: n, failErr: errSource}
 			e.refusesBody("data/bad", f.body(true), errSource, fmt.Sprintf("content that fails after %d bytes", n))
@@ -96,7 +98,7 @@ var createTests = []subtest{
 			key string
 			f   *feed
 		}{
-			{"data/good", &feed{data: noise(6<<20, 1)}},
+			{"data/good", &feed{data: noise(e.parts(), 1)}},
 			{"data/failing", &feed{data: noise(1000, 1), failAt: 500, failErr: errSource}},
 			{"data/wrong", &feed{data: noise(1000, 1)}},
 			{"data/taken", &feed{data: noise(1000, 1)}},
@@ -150,11 +152,8 @@ var createTests = []subtest{
 		}
 	}},
 	{"big bodies arrive whole", func(e *env) {
-		size := e.pick(9<<20, 20<<20, 20<<20) + 3
-		e.bigBody("data/big", size)
-		if e.h.Large {
-			e.bigBody("data/large", 70<<20+11)
-		}
+		e.bigBody("data/big", e.pick(9<<20, 20<<20, 20<<20)+3)
+		e.bigBody("data/parts", e.parts())
 	}},
 	{"the content is copied", func(e *env) {
 		data := noise(10_000, 1)
@@ -196,7 +195,7 @@ var createTests = []subtest{
 		e.sameKeys(e.keys(e.b, "", ""), nil, "after deleting them")
 	}},
 	{"a context cancelled while the content is read leaves nothing or all", func(e *env) {
-		for i, n := range []int{1000, 3 << 20} {
+		for i, n := range []int{1000, 3 << 20, e.parts()} {
 			ctx, cancel := context.WithCancel(e.ctx)
 			key := fmt.Sprintf("data/cancelled%d", i)
 			f := &feed{data: noise(n, 1), gateAt: n / 2, gate: cancel}

@@ -26,6 +26,15 @@ func (e *env) pick(short, full, slow int) int {
 	return full
 }
 
+// parts is the size of a body that the store takes in several parts, where the
+// harness says that bodies may be so large.
+func (e *env) parts() int {
+	if e.h.Large && !testing.Short() {
+		return 70<<20 + 11
+	}
+	return 6<<20 + 11
+}
+
 // noise returns n bytes that look random and are the same for the same seed.
 func noise(n int, seed uint64) []byte {
 	b := make([]byte, n)

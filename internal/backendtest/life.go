@@ -189,7 +189,7 @@ func testCleanUploads(e *env) {
 	}
 	clean(e.a, "with no upload")
 	intact()
-	for i, n := range []int{1000, 20 << 20} {
+	for i, n := range []int{1000, e.parts()} {
 		key := fmt.Sprintf("data/up%d", i)
 		f := &feed{data: noise(n, 1), gateAt: n * 3 / 4, gate: func() { clean(e.b, "in the middle of an upload") }}
 		if _, err := e.a.Create(e.ctx, key, f.body(true)); err != nil {
@@ -199,7 +199,7 @@ func testCleanUploads(e *env) {
 		e.remove(e.a, key)
 	}
 	// What is left of failed uploads may go, objects may not, whatever the age.
-	f := &feed{data: noise(20<<20, 1), failAt: 15 << 20, failErr: errSource}
+	f := &feed{data: noise(e.parts(), 1), failAt: e.parts() * 3 / 4, failErr: errSource}
 	if _, err := e.a.Create(e.ctx, "data/failed", f.body(true)); !errors.Is(err, errSource) {
 		e.Fatalf("create: %v", errText(err))
 	}
@@ -245,7 +245,7 @@ func testLeaks(e *env) {
 	e.createRaceOn(a, "data/race")
 	for _, f := range []*feed{
 		{data: noise(1000, 1), failAt: 1, failErr: errSource},
-		{data: noise(20<<20, 1), failAt: 15 << 20, failErr: errSource},
+		{data: noise(e.parts(), 1), failAt: e.parts() * 3 / 4, failErr: errSource},
 	} {
 		if _, err := a.Create(e.ctx, "data/failed", f.body(true)); !errors.Is(err, errSource) {
 			e.Errorf("create: %v", errText(err))

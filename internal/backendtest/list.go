@@ -130,7 +130,7 @@ var listTests = []subtest{
 	}},
 	{"shows what stays while others come and go", testListChanging},
 	{"refused contents are not listed", func(e *env) {
-		for _, n := range []int{100, 6 << 20} {
+		for _, n := range []int{100, e.parts()} {
 			f := &feed{data: noise(n, 1), failAt: n / 2, failErr: errSource}
 			if _, err := e.a.Create(e.ctx, "data/bad", f.body(true)); !errors.Is(err, errSource) {
 				e.Fatalf("create: %v", errText(err))

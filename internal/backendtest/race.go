@@ -90,11 +90,7 @@ var createRaceTests = []subtest{
 	}},
 	{"one winner with bodies of several parts", func(e *env) {
 		// Few racers: all their bodies are in memory at once.
-		size := 6 << 20
-		if e.h.Large {
-			size = 66 << 20
-		}
-		e.createRace("data/parts", 3, func(i int) int { return size + i })
+		e.createRace("data/parts", 3, func(i int) int { return e.parts() + i })
 	}},
 	{"the same bytes win once", func(e *env) {
 		for r := range e.pick(5, 25, 3) {
@@ -154,7 +150,7 @@ func (e *env) createRace(key string, racers int, size func(int) int) {
 
 // testHalfSent holds a create in the middle of its body while others look.
 func testHalfSent(e *env) {
-	for i, n := range []int{200_000, 6 << 20} {
+	for i, n := range []int{200_000, e.parts()} {
 		key := fmt.Sprintf("data/half%d", i)
 		f := &feed{data: noise(n, 1), gateAt: n / 2, gate: func() {
 			for j := range 6 {
