@@ -285,6 +285,14 @@ func TestNoTokenIsDeniedAndNothingIsSent(t *testing.T) {
 	}
 }
 
+func TestNoTokenBecauseOffline(t *testing.T) {
+	t.Setenv(emulatorVar, "")
+	offline := &net.OpError{Op: "dial", Err: errors.New("network is down")}
+	detectCredentialsWith(t, credentialsOf(func() (*auth.Token, error) { return nil, fmt.Errorf("cannot fetch token: %w", offline) }), nil)
+	d := openDriver(t, "gs://bucket/p", func(o *Options) { o.Transport = http.NewFileTransport(http.Dir(t.TempDir())) })
+	isPlain(t, "create", calls(t, d)["create"](t.Context()), "is the network there?")
+}
+
 // A redirect is not followed: the token would go along.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var strayed atomic.Int32

@@ -175,7 +175,7 @@ func (d *Driver) missing(ctx context.Context, op operation, err error) error {
 
 // body delivers remain bytes of a reader, and no end of them before that.
 type body struct {
-	r              *storage.Reader
+	r              io.ReadCloser
 	length, remain int64
 	whole          bool // the reader checks the object's crc32c at its end
 	err            error

@@ -2,10 +2,13 @@ package gcs
 
 import (
 	"bytes"
+	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -195,6 +198,76 @@ func TestBytesComeAsTheyAreStored(t *testing.T) {
 	if got, err := io.ReadAll(obj.Body); err != nil || !bytes.Equal(got, data) || obj.Size != int64(len(data)) {
 		t.Errorf("%d bytes of %d, error %v", len(got), obj.Size, err)
 	}
+
+	// Also where somebody has labelled the object as packed.
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	z.Write(data)
+	z.Close()
+	w := s.direct.object("data/z").NewWriter(t.Context())
+	w.ContentEncoding = "gzip"
+	w.Write(packed.Bytes())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	obj, err = s.direct.Get(t.Context(), "data/z", backend.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer obj.Body.Close()
+	if got, err := io.ReadAll(obj.Body); err != nil || !bytes.Equal(got, packed.Bytes()) || obj.Size != int64(packed.Len()) {
+		t.Errorf("%d bytes of %d, error %v; want the %d packed ones", len(got), obj.Size, err, packed.Len())
+	}
+}
+
+// steps delivers its steps one by one, then err.
+type steps struct {
+	of  []string
+	err error
+}
+
+func (s *steps) Read(p []byte) (int, error) {
+	if len(s.of) == 0 {
+		return 0, s.err
+	}
+	n := copy(p, s.of[0])
+	if s.of[0] = s.of[0][n:]; s.of[0] == "" {
+		s.of = s.of[1:]
+	}
+	return n, nil
+}
+
+func (s *steps) Close() error { return nil }
+
+// The end, and with it the checksum, may come only after the last bytes.
+func TestTheEndIsReadBeforeTheLastBytesAreGivenOut(t *testing.T) {
+	bad := errors.New("bad checksum")
+	for _, c := range []struct {
+		name  string
+		of    []string
+		err   error
+		whole bool
+		want  string
+		is    error // nil: none
+	}{
+		{"good", []string{"abc", "def"}, io.EOF, true, "abcdef", nil},
+		{"bad", []string{"abc", "def"}, bad, true, "abc", backend.ErrBadContent},
+		{"longer", []string{"abc", "def", "g"}, io.EOF, true, "abc", backend.ErrBadContent},
+		{"short", []string{"abc", "d"}, io.EOF, true, "abcd", io.ErrUnexpectedEOF},
+		{"broken", []string{"abc", "d"}, bad, true, "abcd", io.ErrUnexpectedEOF},
+		{"part", []string{"abc", "def", "ghi"}, io.EOF, false, "abcdef", nil},
+	} {
+		b := &body{r: &steps{slices.Clone(c.of), c.err}, length: 6, remain: 6, whole: c.whole}
+		got, err := io.ReadAll(b)
+		if string(got) != c.want || !errors.Is(err, c.is) {
+			t.Errorf("%s: %q, error %v; want %q, %v", c.name, got, err, c.want, c.is)
+		}
+		buf := make([]byte, 6)
+		b = &body{r: &steps{slices.Clone(c.of), c.err}, length: 6, remain: 6, whole: c.whole}
+		if n, err := io.ReadFull(b, buf); (err == nil) != (c.is == nil) {
+			t.Errorf("%s: ReadFull got %d bytes, error %v; want error: %v", c.name, n, err, c.is)
+		}
+	}
 }
 
 func TestPinnedReadsAskForTheLiveGeneration(t *testing.T) {
@@ -345,6 +418,14 @@ func TestNoDateWithoutAnAnswer(t *testing.T) {
 	if n := requests(s.proxy, every); n != 2 {
 		t.Errorf("%d requests, want 2", n)
 	}
+
+	s = newStore(t, smallParts)
+	s.proxy.Inject(testserver.Fault{Match: lastParts, LoseAnswer: true})
+	_, err = s.Create(t.Context(), "data/x", backend.Bytes(noise(2*chunkUnit)))
+	isErr(t, "large create", err, backend.ErrUnknown)
+	if d := backend.Date(err); !d.IsZero() {
+		t.Errorf("the date %v of an earlier part came with a lost answer", d)
+	}
 }
 
 // The first answer of the store says which is missing. Where it does not, and no
@@ -468,12 +549,21 @@ func TestDeleteNamesWhatRemains(t *testing.T) {
 		}
 	}
 
+	for i := range 500 {
+		keys = append(keys, fmt.Sprintf("data/more-%d", i))
+	}
 	s.proxy.Inject(testserver.Fault{Match: testserver.Method(http.MethodDelete), Status: 403})
 	s.proxy.Forget()
 	err = s.Delete(t.Context(), keys)
 	isErr(t, "delete", err, backend.ErrDenied)
-	if n := requests(s.proxy, every); n > 2*parallelDeletes+10 {
+	if errors.Is(err, context.Canceled) {
+		t.Errorf("error %v blames a cancellation", err)
+	}
+	if n := requests(s.proxy, every); n > len(keys)/2 {
 		t.Errorf("%d requests after the first denial, want few", n)
+	}
+	if text := err.Error(); strings.Count(text, "data/") > maxNamed+1 || !strings.Contains(text, fmt.Sprintf("and %d more", len(keys)-maxNamed)) {
+		t.Errorf("the error does not stop at %d names: %v", maxNamed, text)
 	}
 	if !errors.As(err, &rest) || len(rest.Remaining()) != len(keys) {
 		t.Errorf("remaining %v, want all", rest)
