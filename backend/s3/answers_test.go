@@ -1,7 +1,9 @@
 package s3_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -217,6 +219,30 @@ func TestRangesThatTheStoreIgnoresAreNotTakenForTheRange(t *testing.T) {
 			_, err := b.Get(t.Context(), "data/x", backend.GetOptions{Offset: 4, Length: 4})
 			wantError(t, err, backend.ErrUnsupported)
 		})
+	}
+}
+
+func TestABodyThatIsShorterThanItsLengthIsAnUnexpectedEnd(t *testing.T) {
+	b, _ := scripted(t, func(int, *http.Request) (*http.Response, error) {
+		return reply(200, "0123", "ETag", `"x"`, "Content-Length", "10")
+	})
+	obj, err := b.Get(t.Context(), "data/x", backend.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(obj.Body); !errors.Is(err, io.ErrUnexpectedEOF) || string(got) != "0123" {
+		t.Errorf("read %q, %v, want %v", got, err, io.ErrUnexpectedEOF)
+	}
+}
+
+func TestTheSDKRetriesNothing(t *testing.T) {
+	t.Setenv("AWS_MAX_ATTEMPTS", "5")
+	t.Setenv("AWS_RETRY_MODE", "adaptive")
+	b, sc := scripted(t, func(int, *http.Request) (*http.Response, error) { return errorReply(500, "InternalError", "") })
+	_, err := b.Create(t.Context(), "data/x", backend.Bytes([]byte("x")))
+	wantError(t, err, backend.ErrUnknown)
+	if sc.count() != 1 {
+		t.Errorf("%d requests, want 1", sc.count())
 	}
 }
 
