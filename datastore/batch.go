@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/swampd/swampd/internal/catalog"
 	"github.com/swampd/swampd/internal/format"
 	"github.com/swampd/swampd/writer"
 )
@@ -37,6 +36,7 @@ type Batch struct {
 	mu      sync.Mutex
 	changes changeSet
 	ended   bool
+	unsure  bool // a Commit was not confirmed
 }
 
 // Begin starts a batch. It makes this process the writer if it is not, which
@@ -69,7 +69,7 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 		return nil, fmt.Errorf("%w: the base %d is newer than the newest slot %d", ErrNotFound, base, head)
 	}
 	b := &Batch{s: s, hold: hold, id: id, base: base, changes: changeSet{mem: map[string]*staged{}}}
-	if b.fresh, err = s.overlay.emptyState(ctx); err != nil {
+	if b.fresh, err = s.emptyState(ctx); err != nil {
 		return nil, err
 	}
 	b.st = newStaging(s, id, hold.Session())
@@ -219,6 +219,8 @@ func (b *Batch) set(ctx context.Context, sc *staged) error {
 	return b.changes.set(ctx, sc, b.st)
 }
 
+var errEnded = fmt.Errorf("%w: the batch was committed or discarded", ErrClosed)
+
 // usable says whether the batch can still take something.
 func (b *Batch) usable(ctx context.Context) error {
 	if ctx.Err() != nil {
@@ -228,7 +230,7 @@ func (b *Batch) usable(ctx context.Context) error {
 	ended := b.ended
 	b.mu.Unlock()
 	if ended {
-		return fmt.Errorf("%w: the batch was committed or discarded", ErrClosed)
+		return errEnded
 	}
 	if err := b.hold.Err(); err != nil {
 		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, err)
@@ -314,14 +316,36 @@ func (b *Batch) Commit(ctx context.Context, message string) (*Commit, error) {
 }
 
 func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
-	if err := b.usable(ctx); err != nil {
-		return nil, err
-	}
 	if len(message) > format.MaxMessage {
 		return nil, fmt.Errorf("the message has %d bytes, at most %d are possible", len(message), format.MaxMessage)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.ended {
+		return nil, errEnded
+	}
+	c, err := b.commitLocked(ctx, message)
+	final := errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrIDReused)
+	switch {
+	case err == nil:
+		if err := b.end(); err != nil {
+			b.s.opts.Logger.Warn("staged files of a landed commit were not removed", "error", err)
+		}
+	case errors.Is(err, ErrUnconfirmed):
+		b.unsure = true
+	case final:
+		err = errors.Join(err, b.end())
+	case b.unsure:
+		// An earlier call sent a record, and this one did not find out about it.
+		err = fmt.Errorf("%w: %w", ErrUnconfirmed, err)
+	}
+	return c, err
+}
+
+func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if b.changes.len() == 0 {
 		return nil, ErrEmpty
 	}
@@ -337,13 +361,7 @@ func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
 	}
 	slot, again, err := b.s.land(ctx, p, b.hold)
 	if err != nil {
-		if errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrIDReused) {
-			err = errors.Join(err, b.end())
-		}
 		return nil, err
-	}
-	if err := b.end(); err != nil {
-		b.s.opts.Logger.Warn("staged files of a landed commit were not removed", "error", err)
 	}
 	return &Commit{ID: b.id, Slot: slot, Message: message, Time: p.time, Changes: p.changes, Again: again}, nil
 }
@@ -351,7 +369,7 @@ func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
 // conflict is rule R11: a path of the batch that was changed after base by
 // another entry. The cost is that of what changed since, not of the batch.
 func (b *Batch) conflict(ctx context.Context, base uint64) error {
-	snap, err := b.s.snapshot(ctx)
+	snap, err := b.s.laneSnapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -440,20 +458,17 @@ func metaEqual(a, b format.Meta) bool {
 }
 
 // emptyState says whether no path was ever stored.
-func (o *overlay) emptyState(ctx context.Context) (bool, error) {
-	pending, _, err := o.view(ctx)
+func (s *Store) emptyState(ctx context.Context) (bool, error) {
+	pending, snap, err := s.view(ctx)
 	if err != nil {
 		return false, err
 	}
+	defer snap.Close()
 	for _, l := range pending {
 		if len(l.changes) > 0 {
 			return false, nil
 		}
 	}
-	snap, err := o.cat.Snapshot(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer snap.Close()
-	return snap.Counts() == catalog.Counts{}, nil
+	n := snap.Counts()
+	return n.Versions == 0 && n.ObjectRows == 0, nil
 }

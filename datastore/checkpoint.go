@@ -93,7 +93,7 @@ func (s *Store) tryCheckpoint(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", format.CheckpointKey, err)
 	}
-	if err := s.overlay.flush(ctx); err != nil {
+	if err := s.flush(ctx); err != nil {
 		return err
 	}
 	if err := s.cat.Update(ctx, func(tx *catalog.Tx) error { return tx.SetCheckpoint(ctx, *ck) }); err != nil {

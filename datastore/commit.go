@@ -53,7 +53,7 @@ func (s *Store) land(ctx context.Context, p *prepared, hold *writer.Hold) (slot 
 	defer leave()
 	ctx, cancel := landingContext(ctx, s.opts.LandingTimeout)
 	defer cancel()
-	first := true
+	sent, looked := false, false
 	for {
 		if err := s.settle(ctx, p.id); err != nil {
 			return 0, false, err
@@ -61,10 +61,18 @@ func (s *Store) land(ctx context.Context, p *prepared, hold *writer.Hold) (slot 
 		// R3: every slot from the entry's base on has been examined for its id
 		// by now, or a checkpoint that keeps it.
 		if slot, found, err := s.landedAs(ctx, p); err != nil || found {
-			return slot, found && first, err
+			return slot, found && !sent, err
 		}
-		first = false
-		if err := s.admit(ctx, p, hold); err != nil {
+		err := s.admit(ctx, p, hold)
+		if errors.Is(err, ErrFenced) && !looked {
+			// R4: not before the id was looked for up to the barrier that fenced.
+			looked = true
+			if cerr := s.catchUp(ctx); cerr != nil {
+				return 0, false, fmt.Errorf("%w: %v; and the log cannot be read to the end: %w", ErrUnconfirmed, err, cerr)
+			}
+			continue
+		}
+		if err != nil {
 			return 0, false, err
 		}
 		rec := &format.Record{
@@ -76,6 +84,7 @@ func (s *Store) land(ctx context.Context, p *prepared, hold *writer.Hold) (slot 
 			}},
 			Contents: p.contents,
 		}
+		sent = true
 		ok, err := s.landRecord(ctx, rec, p.listFiles, false)
 		if err != nil {
 			return 0, false, err
@@ -112,12 +121,15 @@ func (s *Store) settle(ctx context.Context, id uuid.UUID) error {
 		}
 		return err
 	}
-	s.undecided = nil
 	s.opts.Logger.Info("an open record was decided", "slot", r.slot, "mine", v == mine)
-	// Whatever the slot holds now is read like anybody's record.
-	err = s.catchUp(ctx)
+	// Whatever the slot holds now is read like anybody's record. Until then the
+	// record stays open: deciding it again gives the same answer.
+	if err := s.catchUp(ctx); err != nil {
+		return err
+	}
+	s.undecided = nil
 	delete(s.sentHash, r.hash)
-	return err
+	return nil
 }
 
 // landedAs looks for the entry's id in the log.
@@ -125,7 +137,7 @@ func (s *Store) landedAs(ctx context.Context, p *prepared) (uint64, bool, error)
 	if slot, digest, found := s.overlay.entry(p.id); found {
 		return slot, true, sameDigest(p, digest)
 	}
-	snap, err := s.snapshot(ctx)
+	snap, err := s.laneSnapshot(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -158,7 +170,7 @@ func (s *Store) admit(ctx context.Context, p *prepared, hold *writer.Hold) error
 		return fmt.Errorf("%w: the base of this commit, slot %d, is older than slot %d, up to which ids are kept; reload and commit anew", ErrConflict, p.base, h)
 	}
 	if p.base < s.follow.tip.Head {
-		if err := s.overlay.flush(ctx); err != nil {
+		if err := s.laneFlush(ctx); err != nil {
 			return err
 		}
 		if err := p.conflict(ctx, p.base); err != nil {
@@ -194,10 +206,10 @@ func (s *Store) deadNames(ctx context.Context, p *prepared) (map[string]bool, er
 	if len(old) == 0 && len(dead) == 0 {
 		return nil, nil
 	}
-	if err := s.overlay.flush(ctx); err != nil {
+	if err := s.laneFlush(ctx); err != nil {
 		return nil, err
 	}
-	snap, err := s.snapshot(ctx)
+	snap, err := s.laneSnapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +247,11 @@ func (s *Store) landRecord(ctx context.Context, rec *format.Record, lists *listF
 	}
 	delete(s.sentHash, r.hash)
 	if v != mine {
-		return false, s.catchUp(ctx)
+		err := s.catchUp(ctx)
+		if err != nil && v == truncated {
+			err = fmt.Errorf("%w: the log was truncated beyond %s, and cannot be read now: %w", ErrUnconfirmed, format.SlotKey(r.slot), err)
+		}
+		return false, err
 	}
 	s.landed(rec, r, lists)
 	s.follow.proof = proof
@@ -275,26 +291,50 @@ func (s *Store) landed(rec *format.Record, r *sent, lists *listFiles) {
 
 // Outcome says what became of the commit with this id: it landed (and when), or
 // ErrNotFound: it is not in the log up to the newest slot. It catches up first.
+// A record of this Store whose fate is open is decided before, which may land
+// it; ErrUnconfirmed if that is not possible within Options.LandingTimeout.
 func (s *Store) Outcome(ctx context.Context, id uuid.UUID) (*Commit, error) {
-	if _, err := s.Update(ctx); err != nil {
-		return nil, fail("outcome", id.String(), err)
+	c, err := s.outcome(ctx, id)
+	return c, fail("outcome", id.String(), err)
+}
+
+func (s *Store) outcome(ctx context.Context, id uuid.UUID) (*Commit, error) {
+	if err := s.open(); err != nil {
+		return nil, err
 	}
-	if err := s.overlay.flush(ctx); err != nil {
-		return nil, fail("outcome", id.String(), err)
-	}
-	snap, err := s.snapshot(ctx)
+	leave, err := s.enter(ctx, "a commit or update")
 	if err != nil {
-		return nil, fail("outcome", id.String(), err)
+		return nil, err
+	}
+	defer leave()
+	ctx, cancel := s.deciding(ctx, "the outcome of a commit")
+	defer cancel()
+	if r := s.undecided; r != nil && slices.Contains(r.ids, id) {
+		err = s.settle(ctx, id)
+	} else {
+		err = s.catchUp(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	snap, err := s.laneSnapshot(ctx)
+	if err != nil {
+		return nil, err
 	}
 	defer snap.Close()
 	slot, e, found, err := snap.Entry(ctx, id)
 	if err == nil && !found {
-		err = fmt.Errorf("%w: no commit with this id in the log up to slot %d", ErrNotFound, s.Head())
+		err = fmt.Errorf("%w: no commit with this id in the log up to slot %d", ErrNotFound, snap.State().Head)
 	}
 	if err != nil {
-		return nil, fail("outcome", id.String(), err)
+		return nil, err
 	}
 	return commitOf(slot, &e), nil
+}
+
+// deciding bounds what tries to get an answer about a record.
+func (s *Store) deciding(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.opts.LandingTimeout, &timeoutError{what, s.opts.LandingTimeout})
 }
 
 func commitOf(slot uint64, e *format.LogEntry) *Commit {

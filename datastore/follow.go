@@ -297,6 +297,9 @@ func (f *follower) reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if st.Head < f.tip.Head {
+		f.proof = time.Time{} // it was of a later slot
+	}
 	if st.Head != f.tip.Head || st.Hash != f.tip.Hash {
 		f.tip = st
 	} else {

@@ -14,7 +14,7 @@ import (
 	"github.com/swampd/swampd/internal/format"
 )
 
-// Every read takes the overlay's view first and the catalog's snapshot second:
+// Every read looks at the overlay first and takes the catalog's snapshot second:
 // what leaves the overlay in between is in the catalog by then.
 
 // slotOf turns Newest and zero into 0 (the head), and refuses what is not there
@@ -35,7 +35,7 @@ func (s *Store) lookup(ctx context.Context, path string, at uint64) (Version, bo
 	if err != nil {
 		return Version{}, false, err
 	}
-	pending, _, err := s.overlay.view(ctx)
+	pending, err := s.pending(ctx)
 	if err != nil {
 		return Version{}, false, err
 	}
@@ -133,12 +133,7 @@ func (s *Store) list(ctx context.Context, o *ListOptions) iter.Seq2[Version, err
 			yield(Version{}, err)
 			return
 		}
-		pending, _, err := s.overlay.view(ctx)
-		if err != nil {
-			yield(Version{}, err)
-			return
-		}
-		snap, err := s.snapshot(ctx)
+		pending, snap, err := s.view(ctx)
 		if err != nil {
 			yield(Version{}, err)
 			return
@@ -185,18 +180,14 @@ func (s *Store) history(ctx context.Context, path string, yield func(Version, er
 	if err := CheckPath(path); err != nil {
 		return err
 	}
-	pending, _, err := s.overlay.view(ctx)
-	if err != nil {
-		return err
-	}
-	snap, err := s.snapshot(ctx)
+	pending, snap, err := s.view(ctx)
 	if err != nil {
 		return err
 	}
 	defer snap.Close()
-	head, until := snap.State().Head, uint64(0)
+	until := uint64(0)
 	for _, l := range slices.Backward(pending) {
-		if v, ok := find([]*landed{l}, path, Newest); ok && l.rec.Slot > head {
+		if v, ok := find([]*landed{l}, path, Newest); ok {
 			v.Until, until = until, v.Slot
 			if !yield(v, nil) {
 				return nil
@@ -224,7 +215,7 @@ func (s *Store) Log(ctx context.Context, o *LogOptions) iter.Seq2[LogEntry, erro
 		o = &LogOptions{}
 	}
 	return func(yield func(LogEntry, error) bool) {
-		if err := s.overlay.flush(ctx); err != nil {
+		if err := s.flush(ctx); err != nil {
 			yield(LogEntry{}, fail("log", "", err))
 			return
 		}
@@ -293,7 +284,7 @@ func (s *Store) Diff(ctx context.Context, from, to uint64, prefix string) iter.S
 }
 
 func (s *Store) diff(ctx context.Context, from, to uint64, prefix string, yield func(Difference, error) bool) error {
-	if err := s.overlay.flush(ctx); err != nil {
+	if err := s.flush(ctx); err != nil {
 		return err
 	}
 	snap, err := s.snapshot(ctx)

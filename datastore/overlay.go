@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/catalog"
 	"github.com/swampd/swampd/internal/format"
 )
@@ -17,8 +18,9 @@ import (
 // turned into a failure by the catalog: if that fails, the overlay keeps
 // showing it and the next catch-up tries again.
 type overlay struct {
-	cat *catalog.DB
-	log *slog.Logger
+	bucket *backend.Bucket
+	cat    *catalog.DB
+	log    *slog.Logger
 
 	mu sync.Mutex
 	// cond is signalled when pending or err changes.
@@ -49,8 +51,8 @@ type overlayChange struct {
 	v    Version
 }
 
-func newOverlay(cat *catalog.DB, log *slog.Logger) *overlay {
-	o := &overlay{cat: cat, log: log, changed: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newOverlay(bucket *backend.Bucket, cat *catalog.DB, log *slog.Logger) *overlay {
+	o := &overlay{bucket: bucket, cat: cat, log: log, changed: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go o.run()
 	return o
 }
@@ -85,6 +87,16 @@ func (o *overlay) head() uint64 {
 	return o.tip.Head
 }
 
+// accounted returns the slot up to which the catalog has what was seen.
+func (o *overlay) accounted() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.pending) > 0 {
+		return o.pending[0].rec.Slot - 1
+	}
+	return o.tip.Head
+}
+
 // run is the accounting goroutine; close ends it.
 func (o *overlay) run() {
 	defer close(o.done)
@@ -111,7 +123,7 @@ func (o *overlay) account() bool {
 	// Bounded by SQLite's own busy timeout; the catalog is local.
 	err := o.cat.Update(context.Background(), func(tx *catalog.Tx) error {
 		for _, l := range todo {
-			if err := tx.Fold(context.Background(), l.rec, l.hash, l.size, l.list); err != nil {
+			if err := tx.Fold(context.Background(), l.rec, l.hash, l.size, o.list(l)); err != nil {
 				return fmt.Errorf("slot %d: %w", l.rec.Slot, err)
 			}
 		}
@@ -136,7 +148,17 @@ func (o *overlay) account() bool {
 	return len(o.pending) > 0
 }
 
-func (l *landed) list(ref format.ListRef) (*format.Block, error) { return l.lists.read(ref) }
+// list reads a change list of a landed record: its local copy, or, if somebody
+// removed that, the object.
+func (o *overlay) list(l *landed) func(format.ListRef) (*format.Block, error) {
+	return func(ref format.ListRef) (*format.Block, error) {
+		b, err := l.lists.read(ref)
+		if err != nil {
+			b, err = readList(context.Background(), o.bucket, ref)
+		}
+		return b, err
+	}
+}
 
 // flush waits until everything that landed is in the catalog.
 func (o *overlay) flush(ctx context.Context) error {
@@ -166,21 +188,11 @@ func (o *overlay) flush(ctx context.Context) error {
 	}
 }
 
-// view is what is pending at one moment: newest last. If a big record is among
-// them, it waits for the catalog first.
-func (o *overlay) view(ctx context.Context) ([]*landed, catalog.State, error) {
+// shown is what is pending at one moment, newest last.
+func (o *overlay) shown() []*landed {
 	o.mu.Lock()
-	pending, tip := o.pending[:len(o.pending):len(o.pending)], o.tip
-	o.mu.Unlock()
-	for _, l := range pending {
-		if l.big {
-			if err := o.flush(ctx); err != nil {
-				return nil, tip, err
-			}
-			return o.view(ctx)
-		}
-	}
-	return pending, tip, nil
+	defer o.mu.Unlock()
+	return o.pending[:len(o.pending):len(o.pending)]
 }
 
 // close joins the goroutine, after one last try to account what is pending.

@@ -36,6 +36,8 @@ func (l logSeam) Barrier(ctx context.Context, fence uint64, session uuid.UUID) e
 		return err
 	}
 	defer leave()
+	ctx, cancel := s.deciding(ctx, "the barrier of a new writer")
+	defer cancel()
 	for {
 		if err := s.settle(ctx, uuid.Nil); err != nil {
 			return err

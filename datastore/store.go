@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -198,7 +199,7 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.overlay = newOverlay(cat, opts.Logger)
+	s.overlay = newOverlay(bucket, cat, opts.Logger)
 	s.follow = &follower{bucket: bucket, cat: cat, folded: s.seen, progress: opts.Progress,
 		warn: func(msg string, err error) { opts.Logger.Warn(msg, "error", err) }}
 	s.cleanStaging()
@@ -283,38 +284,135 @@ func (s *Store) Update(ctx context.Context) (uint64, error) {
 }
 
 // catchUp is follower.catchUp for the lane's holder, after what waits for
-// accounting is in the catalog.
+// accounting is in the catalog. A catalog that does not take it, because it was
+// emptied meanwhile, gets it from the log: all of it landed.
 func (s *Store) catchUp(ctx context.Context) error {
-	if err := s.overlay.flush(ctx); err != nil {
-		return err
+	refused := s.overlay.flush(ctx)
+	if refused != nil && !catalogStartsAnew(refused) {
+		return refused
 	}
-	if err := s.follow.reload(ctx); err != nil {
-		return err
+	tip, proof := s.follow.tip, s.follow.proof
+	err := s.follow.reload(ctx)
+	if err == nil {
+		err = s.follow.catchUp(ctx)
 	}
-	if err := s.follow.catchUp(ctx); err != nil {
-		return err
+	if err == nil && refused != nil {
+		err = s.overlay.flush(ctx)
+	}
+	if err != nil {
+		if s.follow.tip.Head < tip.Head { // what was seen stays seen, whatever became of the catalog
+			s.follow.tip, s.follow.proof = tip, proof
+		}
+		return errors.Join(err, refused)
 	}
 	s.overlay.setTip(s.follow.tip)
 	return nil
 }
 
-// snapshot opens a view of the catalog. One that was found damaged is filled
-// again from the log first.
-func (s *Store) snapshot(ctx context.Context) (*catalog.Snapshot, error) {
-	snap, err := s.cat.Snapshot(ctx)
-	if !errors.Is(err, catalog.ErrDamaged) {
-		return snap, err
+// flush waits until everything that landed is in the catalog. The lane must not
+// be held.
+func (s *Store) flush(ctx context.Context) error {
+	err := s.overlay.flush(ctx)
+	if !catalogStartsAnew(err) {
+		return err
 	}
-	select {
-	case s.lane <- struct{}{}:
-		err := s.catchUp(ctx)
-		<-s.lane
-		if err != nil {
+	leave, err := s.enter(ctx, "a commit or update")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return s.laneFlush(ctx)
+}
+
+// laneFlush is flush for the lane's holder.
+func (s *Store) laneFlush(ctx context.Context) error {
+	err := s.overlay.flush(ctx)
+	if catalogStartsAnew(err) {
+		err = s.catchUp(ctx)
+	}
+	return err
+}
+
+// view is a consistent picture of the newest state: a snapshot, and the landed
+// records that it does not have yet, newest last.
+func (s *Store) view(ctx context.Context) ([]*landed, *catalog.Snapshot, error) {
+	pending, err := s.pending(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	snap, err := s.snapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for len(pending) > 0 && pending[0].rec.Slot <= snap.State().Head {
+		pending = pending[1:]
+	}
+	return pending, snap, nil
+}
+
+// pending is what landed and is not in the catalog yet, at one moment. Big
+// records are waited for: they cannot be shown from memory.
+func (s *Store) pending(ctx context.Context) ([]*landed, error) {
+	for {
+		pending := s.overlay.shown()
+		if !slices.ContainsFunc(pending, func(l *landed) bool { return l.big }) {
+			return pending, nil
+		}
+		if err := s.flush(ctx); err != nil {
 			return nil, err
 		}
-	default: // the lane's holder sees to it
 	}
-	return s.cat.Snapshot(ctx)
+}
+
+// errCacheLost: the catalog does not hold what this Store has read or landed. It
+// was deleted, damaged or emptied, by a person or another process.
+var errCacheLost = errors.New("the local catalog was lost")
+
+// snapshot opens a view of the catalog that holds all that this Store has seen,
+// but for what the overlay shows. A catalog that was lost is filled again from
+// the log first. The lane must not be held.
+func (s *Store) snapshot(ctx context.Context) (*catalog.Snapshot, error) {
+	snap, err := s.whole(ctx)
+	if !errors.Is(err, errCacheLost) {
+		return snap, err
+	}
+	leave, err := s.enter(ctx, "a commit or update")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.laneSnapshot(ctx)
+}
+
+// laneSnapshot is snapshot for the lane's holder.
+func (s *Store) laneSnapshot(ctx context.Context) (*catalog.Snapshot, error) {
+	for attempt := 0; ; attempt++ {
+		snap, err := s.whole(ctx)
+		if !errors.Is(err, errCacheLost) || attempt == 2 {
+			return snap, err
+		}
+		if err := s.catchUp(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// whole opens a view of the catalog, or says errCacheLost.
+func (s *Store) whole(ctx context.Context) (*catalog.Snapshot, error) {
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	need := s.overlay.accounted()
+	snap, err := s.cat.Snapshot(ctx)
+	switch {
+	case errors.Is(err, catalog.ErrDamaged):
+		return nil, fmt.Errorf("%w: %w", errCacheLost, err)
+	case err != nil:
+		return nil, err
+	case snap.State().Head < need:
+		return nil, errors.Join(errCacheLost, snap.Close())
+	}
+	return snap, nil
 }
 
 // Head returns the newest slot that this Store has seen.
@@ -324,7 +422,7 @@ func (s *Store) Head() uint64 { return s.overlay.head() }
 // ours did), before it is applied.
 func (s *Store) seen(rec *format.Record, hash format.Hash) error {
 	hold := s.hold
-	if hold == nil {
+	if hold == nil || rec.Slot <= s.overlay.head() { // read before, and again for a catalog that was lost
 		return nil
 	}
 	if rec.Session == hold.Session() && !s.sentHash[hash] {
