@@ -145,11 +145,11 @@ var slowCalls = []struct {
 			c.Errorf("it was told %v, and the record holds %q", err, end)
 		case !quiet && end != left:
 			c.Errorf("the record holds %q, want %q", end, left)
-		case !quiet && c.saw == "slow" && err != nil && !errors.Is(err, backend.ErrUnknown):
+		case !quiet && c.saw == "slow" && err != nil:
 			c.Errorf("it was told %v, and its bytes were there", err)
 		case !quiet && c.saw != "slow" && (action == "replace" || strings.HasPrefix(action, "many")) && !errors.Is(err, backend.ErrChanged):
 			c.Errorf("another replaced the version, and it was told %v", err)
-		case err != nil && !errors.Is(err, backend.ErrChanged) && (!errors.Is(err, backend.ErrUnknown) || c.saw != "slow"):
+		case err != nil && !errors.Is(err, backend.ErrChanged):
 			c.Errorf("it was told %v", err)
 		}
 	}},

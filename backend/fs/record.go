@@ -45,7 +45,11 @@ import (
 // listing that begins after 64 higher versions were there. The paused writer's
 // link then fails, since link(2) needs its source. A writer that makes its file
 // after that listing finds the higher versions in its check. Delete does the same
-// before it removes the versions of a life. So a link that succeeds is a success.
+// before it removes the versions of a life. So a link that succeeds is a success,
+// whatever is there when the writer looks again: higher versions then stand on its
+// own, and to call that a failure would be wrong. (On NFS the check is fresh,
+// because making the temporary file in the same directory tells the client that
+// what it remembers of the directory is old.)
 //
 // An old version could be taken for the highest: a listing is no snapshot, and
 // may miss every version if enough come and go while it runs. So a reader, having
@@ -55,8 +59,11 @@ import (
 //
 // A life could end and another begin: so numbers are never used again, because
 // the life is part of every name. A paused writer, pruner or deleter of a former
-// life meets no file of the present one. A reader reads R.id before and after, and
-// since lives do not come back, it read the record of one life, alive all along.
+// life meets no file of the present one. A reader that is paused after R.id reads
+// what the record held when that life ended, or finds nothing and begins again:
+// also then versions go from the lowest up. A writer that is paused after its
+// check, and links in a life that is over, replaced the record before it was
+// deleted; nobody can have seen otherwise.
 
 // keepVersions is how many versions of a record stay.
 const keepVersions = 64
@@ -173,9 +180,10 @@ func (d *Driver) readLife(r record) (string, error) {
 const (
 	// climbLimit is how many names are tried before the directory is listed.
 	climbLimit = 8
-	// maxEmpty is how often in a row a living record may seem to have no version,
-	// which needs keepVersions new ones during each listing, until it is given up.
-	maxEmpty = 32
+	// maxEmpty is how often a record may seem to have an id and no version, until it
+	// is given up. It takes keepVersions new ones, or a delete and a create, during
+	// the listing each time.
+	maxEmpty = 64
 )
 
 // current returns what r holds: backend.ErrNotFound if nothing.
@@ -197,24 +205,21 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 		s, err := d.climb(r, life, d.hints.get(r.key, life), climbLimit, open)
 		if isGone(err) {
 			var n uint64
-			if n, err = d.highest(r, life); err == nil && n > 0 {
-				s, err = d.climb(r, life, n, keepVersions, open)
-			} else if err == nil {
+			n, err = d.highest(r, life)
+			if err == nil && n == 0 {
 				err = os.ErrNotExist
 				empty++
+			} else if err == nil {
+				s, err = d.climb(r, life, n, keepVersions, open)
 			}
 		}
-		if err != nil && !isGone(err) {
-			return state{}, err
-		}
-		again, lerr := d.readLife(r)
 		switch {
-		case err == nil && lerr == nil && again == life:
+		case err == nil:
 			d.hints.set(r.key, life, s.n)
 			return s, nil
-		case err == nil && s.f != nil:
-			_ = s.f.Close()
-		case empty >= maxEmpty && again == life:
+		case !isGone(err):
+			return state{}, err
+		case empty >= maxEmpty:
 			return state{}, fmt.Errorf("%s names the life %s, of which no version file is there: somebody removed them by hand; delete the record, or restore them", r.id(), life)
 		}
 	}
@@ -405,31 +410,12 @@ func (d *Driver) replace(ctx context.Context, r record, life string, n uint64, b
 	case err != nil:
 		return state{}, err
 	}
-	if err := d.confirm(r, life, n); err != nil {
-		return state{}, err
-	}
 	d.hints.set(r.key, life, n+1)
 	if n+1 > keepVersions {
 		// The next replace removes what this one cannot.
 		_ = d.prune(r.dir, r.base, life, n+1-keepVersions)
 	}
 	return state{life: life, n: n + 1, info: t.info}, nil
-}
-
-// confirm looks, after n was replaced, whether it is still there. It is, unless
-// keepVersions newer ones came since. By the rules the replace was right even
-// then; but they trust that the file system shows every process the same, and
-// where it can be seen that the writer was paused for so long, that is not relied
-// on. A record that was deleted meanwhile was replaced before.
-func (d *Driver) confirm(r record, life string, n uint64) error {
-	_, err := d.fs.Lstat(d.path(r.version(life, n)))
-	if !isGone(err) {
-		return nil
-	}
-	if now, err := d.readLife(r); err != nil || now != life {
-		return nil
-	}
-	return &unknown{fmt.Errorf("version %d was replaced, but so often since that it cannot be told whether by this call", n)}
 }
 
 // hints remembers versions that were current, to begin looking there. The zero

@@ -75,31 +75,25 @@ func TestLoserOfACreateLeavesNothing(t *testing.T) {
 	}
 }
 
-// A writer that is paused between its link and its answer for so long that what it
-// replaced is pruned does not claim more than it can see.
+// A writer whose link was in time is told so, however many replaced it before it
+// is told: the first of them read its bytes.
 func TestReplacePausedAfterItsLink(t *testing.T) {
 	d, h := hooked(t)
 	other := open(t, h.root, lazyFS{OS()})
 	v := create(t, d, "_control/r", "1").Version
-	for _, many := range []int{1, keepVersions - 2, keepVersions + 2} {
+	for _, many := range []int{1, keepVersions - 1, keepVersions, keepVersions + 1, 2 * keepVersions} {
 		once := true
 		h.after = func(c call, err error) error {
 			if c.op == "link" && once {
 				once = false
-				_, next := get(t, other, "_control/r")
+				next := holds(t, other, "_control/r", "slow")
 				for i := range many {
 					next = replace(t, other, "_control/r", fmt.Sprint("later ", i), next.Version)
 				}
 			}
 			return err
 		}
-		info, err := d.Replace(t.Context(), "_control/r", backend.Bytes([]byte("slow")), v)
-		switch {
-		case many < keepVersions && err != nil:
-			t.Errorf("%d replaces after its link: %v", many, err)
-		case many > keepVersions && !errors.Is(err, backend.ErrUnknown):
-			t.Errorf("%d replaces after its link: %v, version %q; want %v", many, err, info.Version, backend.ErrUnknown)
-		}
+		replace(t, d, "_control/r", "slow", v)
 		v = holds(t, d, "_control/r", fmt.Sprint("later ", many-1)).Version
 	}
 }
@@ -138,6 +132,49 @@ func TestPrunerPausedInTheMiddle(t *testing.T) {
 	replace(t, d, "_control/r", "last", v)
 	if pruned != 21 {
 		t.Errorf("%d versions were pruned, want 21", pruned)
+	}
+}
+
+// A reader that is paused after it read the id, while the record is deleted and its
+// versions are half removed, reads the last one or nothing.
+func TestReaderPausedWhileItsRecordIsRemoved(t *testing.T) {
+	const all = 5
+	for removed := range all {
+		for from := uint64(1); from <= all; from++ {
+			reader, h := hooked(t)
+			k := &killFS{FS: OS(), deadAfter: removed}
+			other := open(t, h.root, k)
+			v := create(t, other, "_control/r", "1").Version
+			for n := 2; n <= all; n++ {
+				v = replace(t, other, "_control/r", fmt.Sprint(n), v).Version
+			}
+			life, _, _ := parseVersion(v)
+			reader.hints.set("_control/r", life, from)
+			h.before = func(c call) error {
+				if c.op == "lstat" && strings.HasSuffix(c.name, life) {
+					h.before = nil
+					k.dieAfter = life
+					if err := other.Delete(t.Context(), []string{"_control/r"}); err != nil {
+						t.Error(err)
+					}
+					if got := versions(t, h.root, "_control/r"); len(got) != all-removed-1 {
+						t.Errorf("%d versions are left, want %d", len(got), all-removed-1)
+					}
+				}
+				return nil
+			}
+			obj, err := reader.Get(t.Context(), "_control/r", backend.GetOptions{})
+			if errors.Is(err, backend.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if obj.Version != v {
+				t.Errorf("with %d versions removed, from version %d on: got version %s, want %s", removed+1, from, obj.Version, v)
+			}
+			obj.Body.Close()
+		}
 	}
 }
 
@@ -227,11 +264,13 @@ func TestDeleteThatWasKilled(t *testing.T) {
 	}
 }
 
-// killFS kills the process after it unlinked a file whose name ends like that.
+// killFS kills the process after it unlinked a file whose name ends like that, and
+// deadAfter others of the kind.
 type killFS struct {
 	FS
-	dieAfter string
-	dead     bool
+	dieAfter  string
+	deadAfter int
+	dead      bool
 }
 
 func (k *killFS) Unlink(name string) error {
@@ -240,8 +279,10 @@ func (k *killFS) Unlink(name string) error {
 	}
 	err := k.FS.Unlink(name)
 	if k.dieAfter != "" && strings.HasSuffix(name, k.dieAfter) {
-		k.dead = true
-		return errKilled
+		if k.deadAfter--; k.deadAfter < 0 {
+			k.dead = true
+			return errKilled
+		}
 	}
 	return err
 }
