@@ -125,16 +125,9 @@ func (x *examination) program() {
 
 // store looks at everything that needs the store to answer.
 func (x *examination) store(ctx context.Context) {
-	if dir := directoryOf(x.addr); dir != "" {
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			// The probe would make it.
-			x.say("store", statusNote, "make it with: swampd init "+quoteArg(dir), "there is no directory %s yet", dir)
-			if err := writable(dir); err != nil {
-				x.say("store", statusFailed, "make a directory that can be written", "it cannot be made: %s", ioReason(err))
-			}
-			x.local()
-			return
-		}
+	if dir := directoryOf(x.addr); dir != "" && !x.directory(dir) {
+		x.local()
+		return
 	}
 	if !x.reach(ctx) {
 		return
@@ -145,6 +138,23 @@ func (x *examination) store(ctx context.Context) {
 		x.writer(ctx)
 		x.datastore(ctx)
 	}
+}
+
+// directory looks at a directory before the probe, which would make it.
+func (x *examination) directory(dir string) bool {
+	_, err := os.Stat(dir)
+	switch {
+	case err == nil:
+		return true
+	case !errors.Is(err, os.ErrNotExist):
+		x.say("store", statusFailed, "correct the address of the store", "%s cannot be reached: %s", dir, ioReason(err))
+		return false
+	}
+	x.say("store", statusNote, "make it with: swampd init "+quoteArg(dir), "there is no directory %s yet", dir)
+	if err := writable(dir); err != nil {
+		x.say("store", statusFailed, "make a directory that can be written", "it cannot be made: %s", ioReason(err))
+	}
+	return false
 }
 
 // reach asks for the format marker: it says whether the store answers, what its

@@ -163,6 +163,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 	}
 	c.run("put", "x", "--max-wait", "-1s").wantCode(2)
 	c.ok("ls") // reading waits for nobody
+	c.ok("doctor").wantLine("note", "writer", "swampd put - (process ", "writes since", "last heard of")
 	c.file("x", "new x")
 	second := c.command("put", "x")
 	errPipe, err := second.StderrPipe()

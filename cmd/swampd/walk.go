@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/datastore"
 )
 
@@ -196,6 +197,10 @@ func unreadable(problems []problem, count int) error {
 // isFileError says whether err is about the local file and not about the
 // datastore: such files can be skipped.
 func isFileError(err error, file string) bool {
+	var store *backend.Error
+	if errors.As(err, &store) {
+		return false // even if it says "changed": that is another file, staged before
+	}
 	if errors.Is(err, datastore.ErrChanged) || errors.Is(err, datastore.ErrBadPath) {
 		return true
 	}
