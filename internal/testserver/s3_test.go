@@ -111,7 +111,8 @@ func TestTheServerDiesWithAKilledTestProcess(t *testing.T) {
 		t.Skip("there is no server of the tests' own")
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChildServesUntilKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), childVariable+"=serve")
+	// What it leaves behind goes with this test's directory.
+	cmd.Env = append(os.Environ(), childVariable+"=serve", "TMPDIR="+t.TempDir())
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
