@@ -57,6 +57,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -218,10 +219,10 @@ func (d *Driver) rootProblem() error {
 		return nil
 	case err == nil:
 		return fmt.Errorf("%w: its path is a file and no directory", backend.ErrNoBucket)
-	case isGone(err):
+	case errors.Is(err, iofs.ErrNotExist):
 		return nil
 	}
-	return failed("look at", "", err)
+	return rootFailed("look at", err)
 }
 
 // random returns n random bytes in hexadecimal digits. It reads the system's

@@ -150,7 +150,12 @@ type child struct {
 	out *os.File
 }
 
-func start(t testing.TB, j job, attr *syscall.SysProcAttr) *child {
+func start(t testing.TB, j job) *child {
+	t.Helper()
+	return startProgram(t, os.Args[0], j, nil)
+}
+
+func startProgram(t testing.TB, program string, j job, attr *syscall.SysProcAttr) *child {
 	t.Helper()
 	s, err := json.Marshal(j)
 	if err != nil {
@@ -160,7 +165,7 @@ func start(t testing.TB, j job, attr *syscall.SysProcAttr) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := os.StartProcess(os.Args[0], os.Args[:1], &os.ProcAttr{
+	p, err := os.StartProcess(program, []string{program}, &os.ProcAttr{
 		Env:   append(os.Environ(), childEnv+"="+string(s)),
 		Files: []*os.File{nil, out, os.Stderr},
 		Sys:   attr,
@@ -238,7 +243,7 @@ func TestStoppedProcessBlocksNobody(t *testing.T) {
 				if op == "create" {
 					j.Key = "data/x"
 				}
-				c := start(t, j, nil)
+				c := start(t, j)
 				ws := c.wait()
 				if ws.Exited() {
 					if at < 5 {
@@ -341,7 +346,7 @@ func TestKilledProcessLeavesNothingOrAll(t *testing.T) {
 			there := 0
 			for at := 1; ; at++ {
 				root := filepath.Join(memDir(t), "store")
-				ws := start(t, job{Do: "create", Root: root, Key: key, Data: "whole", At: at, Signal: syscall.SIGKILL}, nil).wait()
+				ws := start(t, job{Do: "create", Root: root, Key: key, Data: "whole", At: at, Signal: syscall.SIGKILL}).wait()
 				if ws.Exited() {
 					if at < 5 || there == 0 {
 						t.Fatalf("it was killed %d times, and the object was there %d times", at-1, there)
@@ -395,7 +400,7 @@ func racers(t *testing.T, j job) []answer {
 	var cs []*child
 	for i := range raceProcesses {
 		j.Seed = i
-		cs = append(cs, start(t, j, nil))
+		cs = append(cs, start(t, j))
 	}
 	var as []answer
 	for _, c := range cs {
