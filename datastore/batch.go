@@ -19,7 +19,8 @@ import (
 
 // Batch is a commit in the making: puts and deletes that land together or not
 // at all. Put, PutFile and Delete may be called from several goroutines; a
-// later one for the same path takes the place of an earlier one. Contents are
+// later one for the same path takes the place of an earlier one. One that comes
+// while Commit runs waits for it. Contents are
 // sent to the store while the batch fills; nothing of it is visible before
 // Commit.
 type Batch struct {
@@ -32,6 +33,10 @@ type Batch struct {
 	fresh bool
 
 	st *staging // contents on their way to the store
+
+	// gate is held shared while a content is staged, and alone by Commit and
+	// Discard: what is being committed does not change. It is taken before mu.
+	gate sync.RWMutex
 
 	mu      sync.Mutex
 	changes changeSet
@@ -198,24 +203,32 @@ func (b *Batch) put(ctx context.Context, path string, o *PutOptions, read func(*
 			return put, c.discard()
 		}
 	}
+	put.Deduplicated, err = b.stage(ctx, c, ch)
+	return put, err
+}
+
+// stage makes a content part of the batch.
+func (b *Batch) stage(ctx context.Context, c *content, ch format.Change) (shared bool, err error) {
+	b.gate.RLock()
+	defer b.gate.RUnlock()
+	if b.isEnded() {
+		return false, errors.Join(errEnded, c.discard())
+	}
 	sc := &staged{change: ch, dup: -1}
 	if !b.fresh && c.size > 0 {
-		if put.Deduplicated, err = b.share(ctx, sc); err != nil {
-			return put, errors.Join(err, c.discard())
+		if shared, err = b.share(ctx, sc); err != nil {
+			return false, errors.Join(err, c.discard())
 		}
 	}
 	if err := b.st.stage(ctx, c, sc); err != nil {
-		return put, err
+		return shared, err
 	}
-	return put, b.set(ctx, sc)
+	return shared, b.set(ctx, sc)
 }
 
 func (b *Batch) set(ctx context.Context, sc *staged) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended {
-		return ErrClosed
-	}
 	return b.changes.set(ctx, sc, b.st)
 }
 
@@ -226,16 +239,19 @@ func (b *Batch) usable(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	b.mu.Lock()
-	ended := b.ended
-	b.mu.Unlock()
-	if ended {
+	if b.isEnded() {
 		return errEnded
 	}
 	if err := b.hold.Err(); err != nil {
 		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, err)
 	}
 	return b.st.failed()
+}
+
+func (b *Batch) isEnded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
 }
 
 // unchanged says whether the newest version of the path equals the change.
@@ -319,6 +335,8 @@ func (b *Batch) commit(ctx context.Context, message string) (*Commit, error) {
 	if len(message) > format.MaxMessage {
 		return nil, fmt.Errorf("the message has %d bytes, at most %d are possible", len(message), format.MaxMessage)
 	}
+	b.gate.Lock()
+	defer b.gate.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -356,7 +374,12 @@ func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, erro
 		}
 		return b.st.prepare(ctx, &b.changes, p)
 	}
-	if err := b.st.prepare(ctx, &b.changes, p); err != nil {
+	defer func() {
+		if err := p.listFiles.remove(); err != nil {
+			b.s.opts.Logger.Warn("local copies of change lists were not removed", "error", err)
+		}
+	}()
+	if err := b.prepare(ctx, p); err != nil {
 		return nil, err
 	}
 	slot, again, err := b.s.land(ctx, p, b.hold)
@@ -364,6 +387,12 @@ func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, erro
 		return nil, err
 	}
 	return &Commit{ID: b.id, Slot: slot, Message: message, Time: p.time, Changes: p.changes, Again: again}, nil
+}
+
+func (b *Batch) prepare(ctx context.Context, p *prepared) error {
+	ctx, cancel := b.s.whileOpen(ctx)
+	defer cancel()
+	return named(ctx, b.st.prepare(ctx, &b.changes, p))
 }
 
 // conflict is rule R11: a path of the batch that was changed after base by
@@ -399,6 +428,8 @@ func (b *Batch) conflict(ctx context.Context, base uint64) error {
 // Discard drops the batch and what it staged. Objects that were sent already
 // are swept by retention later. Discarding an ended batch does nothing.
 func (b *Batch) Discard() error {
+	b.gate.Lock()
+	defer b.gate.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {

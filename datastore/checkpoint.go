@@ -35,7 +35,7 @@ func (s *Store) checkpointIfDue(tip catalog.State) {
 			s.ckBusy = false
 			s.mu.Unlock()
 		}()
-		if err := s.Checkpoint(s.ctx); err != nil && s.ctx.Err() == nil {
+		if err := s.makeCheckpoint(s.ctx); err != nil && s.ctx.Err() == nil {
 			s.opts.Logger.Warn("no checkpoint was made; a later commit tries again", "error", err)
 		}
 	})
@@ -64,7 +64,11 @@ const checkpointGrace = 2 * time.Minute
 // with it. It needs no lease: the record is replaced only in the version whose
 // shards are shared (R22), and moves forward only. The floor is not moved.
 func (s *Store) Checkpoint(ctx context.Context) error {
-	return fail("checkpoint", "", s.makeCheckpoint(ctx))
+	err := s.open()
+	if err == nil {
+		err = s.makeCheckpoint(ctx)
+	}
+	return fail("checkpoint", "", err)
 }
 
 func (s *Store) makeCheckpoint(ctx context.Context) error {

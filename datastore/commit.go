@@ -90,6 +90,7 @@ func (s *Store) land(ctx context.Context, p *prepared, hold *writer.Hold) (slot 
 			return 0, false, err
 		}
 		if ok {
+			p.listFiles = nil // the overlay removes them
 			return rec.Slot, false, nil
 		}
 	}

@@ -53,7 +53,8 @@ type Options struct {
 	// SkipProbe, for Init: trust the store without proving what it can do.
 	SkipProbe bool
 
-	now func() time.Time // for persisted times; tests
+	now       func() time.Time // for persisted times; tests
+	closeWait time.Duration    // of Close for lease and accounting; tests
 }
 
 // Init makes a new datastore at url and opens it. The store is probed first:

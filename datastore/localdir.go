@@ -18,6 +18,9 @@ import (
 func (s *Store) stagingDir(name string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return "", ErrClosed
+	}
 	if s.staging == "" {
 		var err error
 		for range 5 {

@@ -32,6 +32,8 @@ type overlay struct {
 
 	wake chan struct{}
 	done chan struct{}
+	ctx  context.Context // of accounting
+	stop context.CancelFunc
 }
 
 // landed is a record on its way into the catalog.
@@ -53,6 +55,7 @@ type overlayChange struct {
 
 func newOverlay(bucket *backend.Bucket, cat *catalog.DB, log *slog.Logger) *overlay {
 	o := &overlay{bucket: bucket, cat: cat, log: log, changed: make(chan struct{}), wake: make(chan struct{}, 1), done: make(chan struct{})}
+	o.ctx, o.stop = context.WithCancel(context.Background())
 	go o.run()
 	return o
 }
@@ -120,10 +123,10 @@ func (o *overlay) account() bool {
 	if len(todo) == 0 {
 		return false
 	}
-	// Bounded by SQLite's own busy timeout; the catalog is local.
-	err := o.cat.Update(context.Background(), func(tx *catalog.Tx) error {
+	// The catalog may be another process's for a while; only close ends the wait.
+	err := o.cat.Update(o.ctx, func(tx *catalog.Tx) error {
 		for _, l := range todo {
-			if err := tx.Fold(context.Background(), l.rec, l.hash, l.size, o.list(l)); err != nil {
+			if err := tx.Fold(o.ctx, l.rec, l.hash, l.size, o.list(l)); err != nil {
 				return fmt.Errorf("slot %d: %w", l.rec.Slot, err)
 			}
 		}
@@ -154,7 +157,7 @@ func (o *overlay) list(l *landed) func(format.ListRef) (*format.Block, error) {
 	return func(ref format.ListRef) (*format.Block, error) {
 		b, err := l.lists.read(ref)
 		if err != nil {
-			b, err = readList(context.Background(), o.bucket, ref)
+			b, err = readList(o.ctx, o.bucket, ref)
 		}
 		return b, err
 	}
@@ -195,8 +198,9 @@ func (o *overlay) shown() []*landed {
 	return o.pending[:len(o.pending):len(o.pending)]
 }
 
-// close joins the goroutine, after one last try to account what is pending.
-func (o *overlay) close() error {
+// close joins the goroutine, after one last try to account what is pending,
+// which lasts as long as ctx.
+func (o *overlay) close(ctx context.Context) {
 	o.mu.Lock()
 	o.closing = true
 	o.mu.Unlock()
@@ -204,8 +208,12 @@ func (o *overlay) close() error {
 	case o.wake <- struct{}{}:
 	default:
 	}
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+	}
+	o.stop()
 	<-o.done
-	return nil
 }
 
 // overlayOf makes the overlay's picture of a record without lists.

@@ -19,12 +19,13 @@ const packMemory = format.MaxInline
 
 // packWriter fills one pack. All methods are called under staging.mu.
 type packWriter struct {
-	index int // in staging.objects
-	size  int64
-	buf   []byte   // the end of the pack that is not in the file yet
+	index int      // in staging.objects
+	size  int64    // of the contents
+	buf   []byte   // the end of them that is not in the file yet
 	file  *os.File // nil while the pack is in memory only
 	hash  hash.Hash
 	foot  format.Footer
+	feet  int // what the changes take in the footer
 }
 
 func newPackWriter(index int) *packWriter {
@@ -33,7 +34,8 @@ func newPackWriter(index int) *packWriter {
 
 // full says whether n more bytes should go to another pack.
 func (w *packWriter) full(n int) bool {
-	return w.size > 0 && w.size+int64(n) > format.PackTarget || len(w.foot.Changes) >= format.MaxListItems
+	return w.size > 0 && w.size+int64(n) > format.PackTarget ||
+		len(w.foot.Changes) >= format.MaxFooterChanges || w.feet >= format.FooterTarget
 }
 
 func (w *packWriter) add(st *staging, ch *format.Change, stored []byte, codec format.Codec) (format.Place, error) {
@@ -50,10 +52,12 @@ func (w *packWriter) add(st *staging, ch *format.Change, stored []byte, codec fo
 	c.Place = place
 	c.Place.Object = 0
 	w.foot.Changes = append(w.foot.Changes, c)
+	w.feet += c.EncodedSize()
 	return place, nil
 }
 
-// flush moves the buffer to the pack's file.
+// flush moves the buffer to the pack's file. After a failure, as of a full
+// disk, it can be called again: what was half written is written over.
 func (w *packWriter) flush(st *staging) error {
 	if w.file == nil {
 		dir, err := st.stagingDirLocked()
@@ -65,7 +69,7 @@ func (w *packWriter) flush(st *staging) error {
 			return err
 		}
 	}
-	if _, err := w.file.Write(w.buf); err != nil {
+	if _, err := w.file.WriteAt(w.buf, w.size-int64(len(w.buf))); err != nil {
 		return err
 	}
 	w.buf = w.buf[:0]
@@ -84,11 +88,13 @@ func (w *packWriter) seal(st *staging, o *object) error {
 	if err != nil {
 		return err
 	}
-	w.buf = append(w.buf, foot...)
-	w.hash.Write(foot)
 	if err := w.flush(st); err != nil {
 		return err
 	}
+	if _, err := w.file.WriteAt(foot, w.size); err != nil {
+		return err
+	}
+	w.hash.Write(foot)
 	o.meta = format.Object{
 		Name: format.DataKey(w.foot.Head, newID()), Kind: format.ObjectPack, Size: w.size + int64(len(foot)),
 		FooterSize: int64(len(foot)), Checksum: sha256.Sum256(foot), New: true,

@@ -75,12 +75,14 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 		return nil, err
 	}
 	defer leave()
-	if s.hold != nil && s.hold.Err() == nil {
-		return s.hold, nil
+	if hold := s.held(); hold != nil {
+		if hold.Err() == nil {
+			return hold, nil
+		}
+		s.dropHold(ctx, hold)
 	}
-	if s.hold != nil {
-		s.dropHold(ctx)
-	}
+	ctx, cancel := s.whileOpen(ctx)
+	defer cancel()
 	hold, err := writer.Acquire(ctx, s.bucket, logSeam{s}, &writer.Options{
 		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
 	})
@@ -89,22 +91,27 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 			// Of the barrier, which is nothing of the caller's.
 			err = fmt.Errorf("%w: taking over has no clear answer yet (%v)", ErrBusy, err)
 		}
-		return nil, err
+		return nil, named(ctx, err)
 	}
-	s.setHold(ctx, hold)
+	s.setHold(hold)
 	return hold, nil
 }
 
-// setHold is the only writer of s.hold; the lane reads it too.
-func (s *Store) setHold(ctx context.Context, hold *writer.Hold) {
-	s.lane <- struct{}{} // never held across a wait for the session lock
+// setHold is the only writer of s.hold.
+func (s *Store) setHold(hold *writer.Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.hold = hold
-	<-s.lane
 }
 
-func (s *Store) dropHold(ctx context.Context) {
-	hold := s.hold
-	s.setHold(ctx, nil)
+func (s *Store) held() *writer.Hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hold
+}
+
+func (s *Store) dropHold(ctx context.Context, hold *writer.Hold) {
+	s.setHold(nil)
 	if err := hold.Close(ctx); err != nil {
 		s.opts.Logger.Info("the lease was not given back; it ends by itself", "error", err)
 	}
@@ -123,8 +130,8 @@ func (s *Store) release(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	if s.hold != nil {
-		s.dropHold(ctx)
+	if hold := s.held(); hold != nil {
+		s.dropHold(ctx, hold)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func newStaging(s *Store, entry, session uuid.UUID) *staging {
 		dupAt: map[string]int{}, seen: map[format.Hash]format.Place{},
 		slots: make(chan struct{}, s.opts.Uploads),
 	}
-	st.ctx, st.stop = context.WithCancelCause(s.ctx)
+	st.ctx, st.stop = context.WithCancelCause(s.closing)
 	return st
 }
 
@@ -223,8 +223,7 @@ func (st *staging) need(i int) {
 		select {
 		case st.slots <- struct{}{}:
 			defer func() { <-st.slots }()
-		case <-st.ctx.Done():
-			return // the batch ended
+		case <-st.ctx.Done(): // the batch ended: upload says so
 		}
 		err := st.s.upload(st.ctx, o)
 		st.mu.Lock()
@@ -242,6 +241,9 @@ func (st *staging) need(i int) {
 // answer is resolved by reading back what is there (I4, R9).
 func (s *Store) upload(ctx context.Context, o *object) error {
 	for attempt := 0; ; attempt++ {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if attempt > 0 {
 			if err := pause(ctx, attempt); err != nil {
 				return err
@@ -315,7 +317,8 @@ func (st *staging) stagingDirLocked() (string, error) {
 	if st.dir != "" {
 		return st.dir, nil
 	}
-	dir, err := st.s.stagingDir(st.entry.String())
+	// Two batches may have one id, when a caller asks twice.
+	dir, err := st.s.stagingDir(fmt.Sprintf("%s-%s", st.entry, newID()))
 	if err == nil {
 		st.dir = dir
 	}

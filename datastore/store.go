@@ -42,11 +42,11 @@ type Store struct {
 	cat     *catalog.DB
 	overlay *overlay
 
-	// session guards hold; it is held while a lease is acquired or released.
+	// session is held while a lease is acquired or released.
 	session chan struct{}
-	hold    *writer.Hold
 
 	mu     sync.Mutex
+	hold   *writer.Hold // changed under session and mu
 	closed bool
 	batch  map[*Batch]struct{}
 	// staging is this Store's own staging area, made with the first need.
@@ -55,8 +55,11 @@ type Store struct {
 	work        sync.WaitGroup // checkpoint makers
 	ckBusy      bool
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelCauseFunc
+	// closing ends when Close begins, ctx when it has waited for a checkpoint.
+	closing context.Context
+	shut    context.CancelCauseFunc
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 }
 
 func (o *Options) withDefaults() Options {
@@ -76,6 +79,9 @@ func (o *Options) withDefaults() Options {
 	}
 	if c.LandingTimeout <= 0 {
 		c.LandingTimeout = 60 * time.Second
+	}
+	if c.closeWait <= 0 {
+		c.closeWait = 30 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -198,13 +204,15 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 		lane: make(chan struct{}, 1), session: make(chan struct{}, 1),
 		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{},
 	}
+	s.closing, s.shut = context.WithCancelCause(context.Background())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.overlay = newOverlay(bucket, cat, opts.Logger)
 	s.follow = &follower{bucket: bucket, cat: cat, folded: s.seen, progress: opts.Progress,
 		warn: func(msg string, err error) { opts.Logger.Warn(msg, "error", err) }}
 	s.cleanStaging()
 	if err := s.firstUpdate(ctx); err != nil {
-		return nil, errors.Join(err, s.overlay.close(), cat.Close())
+		s.overlay.close(ctx)
+		return nil, errors.Join(err, cat.Close())
 	}
 	return s, nil
 }
@@ -399,14 +407,13 @@ func (s *Store) laneSnapshot(ctx context.Context) (*catalog.Snapshot, error) {
 
 // whole opens a view of the catalog, or says errCacheLost.
 func (s *Store) whole(ctx context.Context) (*catalog.Snapshot, error) {
-	if err := s.open(); err != nil {
-		return nil, err
-	}
 	need := s.overlay.accounted()
 	snap, err := s.cat.Snapshot(ctx)
 	switch {
 	case errors.Is(err, catalog.ErrDamaged):
 		return nil, fmt.Errorf("%w: %w", errCacheLost, err)
+	case errors.Is(err, catalog.ErrClosed):
+		return nil, ErrClosed
 	case err != nil:
 		return nil, err
 	case snap.State().Head < need:
@@ -421,7 +428,7 @@ func (s *Store) Head() uint64 { return s.overlay.head() }
 // seen is told of each record that others wrote (or that an earlier process of
 // ours did), before it is applied.
 func (s *Store) seen(rec *format.Record, hash format.Hash) error {
-	hold := s.hold
+	hold := s.held()
 	if hold == nil || rec.Slot <= s.overlay.head() { // read before, and again for a catalog that was lost
 		return nil
 	}
@@ -441,10 +448,19 @@ func (s *Store) open() error {
 	return nil
 }
 
+// whileOpen ends ctx when Close begins, too.
+func (s *Store) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.closing, func() { cancel(context.Cause(s.closing)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
 // Close gives the lease back, waits for accounting, and ends everything that
-// the Store started. Batches that were not committed are discarded. Its waits
-// are bounded: 5 s for the lease, 30 s for accounting (what is missing in the
-// cache afterwards is read from the log next time).
+// the Store started: uploads and a Begin that waits fail with ErrClosed, batches
+// that were not committed are discarded. Its waits are bounded: a record that is
+// being created is decided (Options.LandingTimeout), a checkpoint that is being
+// made gets 2 min, the lease 5 s, accounting 30 s (what is missing in the cache
+// afterwards is read from the log next time).
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -457,6 +473,7 @@ func (s *Store) Close() error {
 		batches = append(batches, b)
 	}
 	s.mu.Unlock()
+	s.shut(ErrClosed)
 	var errs []error
 	for _, b := range batches {
 		errs = append(errs, b.Discard())
@@ -464,9 +481,11 @@ func (s *Store) Close() error {
 	s.finishCheckpoint()
 	s.cancel(ErrClosed)
 	s.work.Wait()
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Second, &timeoutError{"closing the datastore", 30 * time.Second})
+	ctx, cancel := context.WithTimeoutCause(context.Background(), s.opts.closeWait, &timeoutError{"closing the datastore", s.opts.closeWait})
 	defer cancel()
-	errs = append(errs, s.release(ctx), s.overlay.close(), s.closeStaging(), s.cat.Close(), s.bucket.Close())
+	errs = append(errs, s.release(ctx))
+	s.overlay.close(ctx)
+	errs = append(errs, s.closeStaging(), s.cat.Close(), s.bucket.Close())
 	return fail("close", "", errors.Join(errs...))
 }
 
