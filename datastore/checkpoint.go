@@ -16,17 +16,23 @@ import (
 )
 
 // checkpointIfDue starts a checkpoint in the background when the log has grown
-// enough since the last one (R22; off the commit path).
-func (s *Store) checkpointIfDue(tip catalog.State) {
-	slots := s.opts.CheckpointSlots > 0 && tip.LogSlots >= uint64(s.opts.CheckpointSlots)
-	bytes := s.opts.CheckpointBytes > 0 && tip.LogBytes >= s.opts.CheckpointBytes
-	if !slots && !bytes {
-		return
+// enough since the last one (R22; off the commit path). It returns the tip,
+// counted from the newest checkpoint of this Store.
+func (s *Store) checkpointIfDue(tip catalog.State) catalog.State {
+	if !s.due(tip) {
+		return tip
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ckBusy || s.closed {
-		return
+		return tip
+	}
+	if st := s.ckState; st.CheckpointSeq > tip.CheckpointSeq {
+		// Bytes of commits since st are forgotten: they are few.
+		tip.CheckpointSeq, tip.LogSlots, tip.LogBytes = st.CheckpointSeq, tip.Head-st.CheckpointSeq, st.LogBytes
+		if !s.due(tip) {
+			return tip
+		}
 	}
 	s.ckBusy = true
 	s.work.Go(func() {
@@ -39,6 +45,12 @@ func (s *Store) checkpointIfDue(tip catalog.State) {
 			s.opts.Logger.Warn("no checkpoint was made; a later commit tries again", "error", err)
 		}
 	})
+	return tip
+}
+
+func (s *Store) due(tip catalog.State) bool {
+	return s.opts.CheckpointSlots > 0 && tip.LogSlots >= uint64(s.opts.CheckpointSlots) ||
+		s.opts.CheckpointBytes > 0 && tip.LogBytes >= s.opts.CheckpointBytes
 }
 
 // finishCheckpoint lets a checkpoint that is being made come to its end, so that
@@ -79,10 +91,26 @@ func (s *Store) makeCheckpoint(ctx context.Context) error {
 			}
 		}
 		err := s.tryCheckpoint(ctx)
+		if err == nil {
+			return s.countFromHere(ctx)
+		}
 		if !errors.Is(err, errCheckpointLost) || attempt >= 5 {
 			return err
 		}
 	}
+}
+
+// countFromHere lets the next commits count the log from the checkpoint that the
+// catalog knows now.
+func (s *Store) countFromHere(ctx context.Context) error {
+	st, err := s.cat.State(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ckState = st
+	return nil
 }
 
 var errCheckpointLost = errors.New("another checkpoint was made meanwhile")
@@ -114,11 +142,16 @@ func (s *Store) tryCheckpoint(ctx context.Context) error {
 	}
 	m := &checkpointMaker{s: s, snap: snap, state: st, id: uuid.New()}
 	if ck.Seq > 0 {
-		if m.old, err = readRoot(ctx, s.bucket, ck); err != nil {
+		if m.old, err = readRoot(ctx, s.bucket, ck); errors.Is(err, ErrCorrupt) {
+			s.opts.Logger.Warn("the newest checkpoint is damaged; the next one shares nothing with it", "error", err)
+		} else if err != nil {
 			return err
 		}
 	}
 	root, err := m.make(ctx)
+	if errors.Is(err, catalog.ErrPruned) { // another process that shares the catalog has made a newer one
+		return fmt.Errorf("%w (%w)", errCheckpointLost, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -273,21 +273,17 @@ func (s *Store) landed(rec *format.Record, r *sent, lists *listFiles) {
 	if rec.Kind == format.KindSweep {
 		tip.Sweep = max(tip.Sweep, rec.Sweep)
 	}
-	tip.LogSlots++
-	tip.LogBytes += int64(len(r.data))
-	l := &landed{rec: rec, hash: r.hash, size: int64(len(r.data)), lists: lists, big: len(rec.Lists) > 0}
+	l := &landed{rec: rec, hash: r.hash, size: logSize(rec, r.data), lists: lists, big: len(rec.Lists) > 0}
 	for _, e := range rec.Entries {
 		l.big = l.big || len(e.Lists) > 0
-		for _, ref := range e.Lists {
-			tip.LogBytes += ref.Object.Size
-		}
 	}
+	tip.LogSlots++
+	tip.LogBytes += l.size
 	if !l.big {
 		l.changes = overlayOf(rec)
 	}
-	s.follow.tip = tip
 	s.overlay.add(l, tip)
-	s.checkpointIfDue(tip)
+	s.follow.tip = s.checkpointIfDue(tip)
 }
 
 // Outcome says what became of the commit with this id: it landed (and when), or

@@ -47,6 +47,8 @@ type follower struct {
 	folded func(rec *format.Record, hash format.Hash) error
 	// ignoreCheckpoint makes the follower read every record above the floor.
 	ignoreCheckpoint bool
+	// limit, if not 0, is the slot at which catching up ends.
+	limit uint64
 	// needCheckpoint makes a damaged checkpoint an error even where the log
 	// could take its place.
 	needCheckpoint bool
@@ -69,6 +71,12 @@ func (f *follower) catchUp(ctx context.Context) error {
 	ask := 1
 	for resets := 0; ; {
 		n := f.tip.Head
+		if f.limit > 0 {
+			if n >= f.limit {
+				return nil
+			}
+			ask = int(min(uint64(ask), f.limit-n))
+		}
 		answers, err := f.round(ctx, n, ask)
 		if err != nil {
 			return err
@@ -238,7 +246,7 @@ func (f *follower) apply(ctx context.Context, answers []answer) (more bool, err 
 			bad = err
 			break
 		}
-		recs = append(recs, decoded{rec, sha256.Sum256(a.data), int64(len(a.data))})
+		recs = append(recs, decoded{rec, sha256.Sum256(a.data), logSize(rec, a.data)})
 	}
 	for _, d := range recs {
 		if f.folded != nil {
@@ -262,6 +270,20 @@ func (f *follower) apply(ctx context.Context, answers []answer) (more bool, err 
 	}
 	f.proof = empty.date
 	return false, nil
+}
+
+// logSize is what a record takes in the store: its object and its change lists.
+func logSize(rec *format.Record, data []byte) int64 {
+	size := int64(len(data))
+	for _, ref := range rec.Lists {
+		size += ref.Object.Size
+	}
+	for i := range rec.Entries {
+		for _, ref := range rec.Entries[i].Lists {
+			size += ref.Object.Size
+		}
+	}
+	return size
 }
 
 type decoded struct {
@@ -354,17 +376,24 @@ func (f *follower) damaged(ctx context.Context, slot uint64, why error) error {
 
 // loadCheckpoint replaces the catalog by the checkpoint that f.ck names.
 func (f *follower) loadCheckpoint(ctx context.Context) error {
-	root, err := readRoot(ctx, f.bucket, &f.ck)
-	if errors.Is(err, backend.ErrNotFound) {
+	for {
+		err := f.tryLoad(ctx)
+		if !errors.Is(err, backend.ErrNotFound) {
+			return err
+		}
 		// A newer checkpoint may have taken its place meanwhile.
 		before := f.ck.Root
-		if _, err2 := f.readCheckpoint(ctx); err2 != nil {
-			return err2
+		if _, err := f.readCheckpoint(ctx); err != nil {
+			return err
 		}
-		if f.ck.Root != before {
-			root, err = readRoot(ctx, f.bucket, &f.ck)
+		if f.ck.Root == before {
+			return err
 		}
 	}
+}
+
+func (f *follower) tryLoad(ctx context.Context) error {
+	root, err := readRoot(ctx, f.bucket, &f.ck)
 	if err != nil {
 		return err
 	}
@@ -393,12 +422,20 @@ func (f *follower) loadCheckpoint(ctx context.Context) error {
 	return nil
 }
 
+// missingPart makes the absence of a part of a checkpoint damage.
+func missingPart(err error) error {
+	if errors.Is(err, backend.ErrNotFound) {
+		return fmt.Errorf("%w: a part of a checkpoint is missing: %w", ErrCorrupt, err)
+	}
+	return err
+}
+
 func readRoot(ctx context.Context, bucket *backend.Bucket, ck *format.Checkpoint) (*format.Root, error) {
 	ctx, cancel := bounded(ctx, "the checkpoint "+ck.Root, ck.RootSize)
 	defer cancel()
 	data, _, err := getWhole(ctx, bucket, ck.Root, ck.RootSize)
 	if err != nil {
-		return nil, named(ctx, err)
+		return nil, missingPart(named(ctx, err))
 	}
 	sum := sha256.Sum256(data)
 	if hex.EncodeToString(sum[:]) != ck.RootHash {
@@ -419,7 +456,7 @@ func readShard(ctx context.Context, bucket *backend.Bucket, ref format.ShardRef)
 	defer cancel()
 	data, _, err := getWhole(ctx, bucket, ref.Name, ref.Size)
 	if err != nil {
-		return nil, named(ctx, err)
+		return nil, missingPart(named(ctx, err))
 	}
 	if sha256.Sum256(data) != ref.Checksum {
 		return nil, fmt.Errorf("%w: the checkpoint shard %s has another checksum than its root says", ErrCorrupt, ref.Name)

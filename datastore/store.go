@@ -54,6 +54,7 @@ type Store struct {
 	stagingLock *os.File
 	work        sync.WaitGroup // checkpoint makers
 	ckBusy      bool
+	ckState     catalog.State // after this Store's newest checkpoint
 
 	// closing ends when Close begins, ctx when it has waited for a checkpoint.
 	closing context.Context
