@@ -223,7 +223,8 @@ func TestAnObjectOfAnotherKindIsRefused(t *testing.T) {
 			if other.kind == c.kind {
 				continue
 			}
-			if _, err := other.decode(object); !errors.Is(err, ErrCorrupt) {
+			_, err := other.decode(object)
+			if !errors.Is(err, ErrCorrupt) || other.kind != 0 && !strings.HasSuffix(err.Error(), "it is a "+c.kind.String()) {
 				t.Errorf("read as %s: got %v", name, err)
 			}
 		}
@@ -364,6 +365,11 @@ func TestCompressGivesBackWhatItTook(t *testing.T) {
 		got, err := Decompress([]byte("ahead"), stored[6:], codec, len(src.content))
 		if err != nil || !bytes.Equal(got[5:], src.content) || string(got[:5]) != "ahead" || string(stored[:6]) != "before" {
 			t.Errorf("%s: %v, or other bytes came back", name, err)
+		}
+		if fast, codec := CompressContent(nil, src.content); codec != src.codec {
+			t.Errorf("%s as a content: codec %d, want %d", name, codec, src.codec)
+		} else if got, err := Decompress(nil, fast, codec, len(src.content)); err != nil || !bytes.Equal(got, src.content) {
+			t.Errorf("%s as a content: %v, or other bytes came back", name, err)
 		}
 		if _, err := Decompress(nil, stored[6:], codec, len(src.content)+1); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s with another size: got %v", name, err)

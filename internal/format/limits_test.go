@@ -122,6 +122,7 @@ func TestObjectsThatCannotBeAreRefused(t *testing.T) {
 		{name: "a list with a footer", set: func(r *Record) { r.Lists[0].Object.FooterSize = 100 }},
 		{name: "a list of nothing", set: func(r *Record) { r.Lists[0].Items = 0 }},
 		{name: "a list over the limit", set: func(r *Record) { r.Lists[0].Items = MaxListItems + 1 }, also: ErrLimit},
+		{name: "a list twice in an entry", set: func(r *Record) { entryOf(r).Lists = append(entryOf(r).Lists, entryOf(r).Lists[0]) }},
 		{name: "a list twice", set: func(r *Record) { r.Lists[0] = entryOf(r).Lists[0] }},
 	})
 }
@@ -311,6 +312,17 @@ func TestInlinePlacesOfAListLieInTheContents(t *testing.T) {
 }
 
 func TestFootersThatCannotBeAreRefused(t *testing.T) {
+	// blocks changes the blocks and keeps their sum right.
+	blocks := func(set func(*Footer)) func(*Footer) {
+		return func(f *Footer) {
+			set(f)
+			p := &f.Changes[0].Place
+			p.Length = 0
+			for i := range f.Blocks {
+				p.Length += f.Blocks[i].Length
+			}
+		}
+	}
 	hashes := func(f *Footer) (tail []byte) {
 		for i := range f.Blocks {
 			tail = append(tail, f.Blocks[i].SHA256[:]...)
@@ -328,6 +340,7 @@ func TestFootersThatCannotBeAreRefused(t *testing.T) {
 		{name: "an empty content", set: func(f *Footer) { f.Changes[0].Size, f.Changes[0].Place = 0, Place{Object: Inline} }},
 		{name: "another object", set: func(f *Footer) { f.Changes[0].Place.Object = 1 }},
 		{name: "a content in blocks", set: func(f *Footer) { f.Changes[0].Place.Codec = CodecBlocks }},
+		{name: "a body over the limit", set: func(f *Footer) { f.Unknown = unknownField(9, strings.Repeat("x", MaxBody)) }, also: ErrLimit},
 		{name: "contents over the limit", set: func(f *Footer) {
 			_, f.Changes = manyChanges(MaxFooterChanges + 1)
 			for i := range f.Changes {
@@ -339,13 +352,13 @@ func TestFootersThatCannotBeAreRefused(t *testing.T) {
 		{name: "no content", set: func(f *Footer) { f.Changes = nil }},
 		{name: "two contents", set: func(f *Footer) { f.Changes = append(f.Changes, f.Changes[0]) }},
 		{name: "a content in one piece", set: func(f *Footer) { f.Changes[0].Place.Codec = CodecZstd }},
-		{name: "a block too few", set: func(f *Footer) { f.Blocks = f.Blocks[:5] }},
-		{name: "a block too many", set: func(f *Footer) { f.Blocks = append(f.Blocks, f.Blocks[1]) }},
-		{name: "an empty block", set: func(f *Footer) { f.Blocks[0].Length = 0 }},
-		{name: "a block of negative length", set: func(f *Footer) { f.Blocks[0].Length = -1 }},
-		{name: "a block that grew", set: func(f *Footer) { f.Blocks[0].Length = BlockSize + 1 }},
-		{name: "a short raw block", set: func(f *Footer) { f.Blocks[1].Length-- }},
-		{name: "a long last block", set: func(f *Footer) { f.Blocks[5].Length++ }},
+		{name: "a block too few", set: blocks(func(f *Footer) { f.Blocks = f.Blocks[:5] })},
+		{name: "a block too many", set: blocks(func(f *Footer) { f.Blocks = append(f.Blocks, f.Blocks[1]) })},
+		{name: "an empty block", set: blocks(func(f *Footer) { f.Blocks[0].Length = 0 })},
+		{name: "a block of negative length", set: blocks(func(f *Footer) { f.Blocks[0].Length = -1 })},
+		{name: "a block that grew", set: blocks(func(f *Footer) { f.Blocks[0].Length = BlockSize + 1 })},
+		{name: "a short raw block", set: blocks(func(f *Footer) { f.Blocks[1].Length-- })},
+		{name: "a long last block", set: blocks(func(f *Footer) { f.Blocks[5].Length, f.Blocks[5].Codec = BlockSize/2+1, CodecZstd })},
 		{name: "another sum", set: func(f *Footer) { f.Blocks[0].Length++ }},
 		{name: "a content that begins later", set: func(f *Footer) { f.Changes[0].Place.Offset = 1 }},
 		{name: "a codec in a block of blocks", set: func(f *Footer) { f.Blocks[0].Codec = CodecBlocks }, want: ErrUpgrade},
@@ -357,15 +370,21 @@ func TestFootersThatCannotBeAreRefused(t *testing.T) {
 func TestFootersWithUnevenListsAreCorrupt(t *testing.T) {
 	f := sampleLargeFooter(5)
 	body := appendFooter(nil, f)
+	const codecs = 2 + 6 // tag, length, one byte each, at the end of the body
+	rest, list := body[:len(body)-codecs:len(body)-codecs], body[len(body)-6:]
+	with := func(list []byte) []byte { return append(rest, appendBytes(nil, 8, list)...) }
 	hashes := make([]byte, 32*len(f.Blocks))
+	if _, err := DecodeFooter(seal(frameFooter, with(list), hashes)); err != nil {
+		t.Fatalf("as it should be: %v", err)
+	}
 	for name, object := range map[string][]byte{
-		"a hash too few":  seal(frameFooter, body, hashes[32:]),
-		"a hash too many": seal(frameFooter, body, append(hashes, hashes[:32]...)),
-		"half a hash":     seal(frameFooter, body, hashes[16:]),
-		"a codec too few": seal(frameFooter, append(body[:len(body)-8:len(body)-8], appendBytes(nil, 8, make([]byte, 5))...), hashes),
-		"a codec too many": seal(frameFooter, append(body[:len(body)-8:len(body)-8], appendBytes(nil, 8, make([]byte, 7))...),
-			hashes),
-		"no codecs": seal(frameFooter, body[:len(body)-8], hashes),
+		"a hash too few":   seal(frameFooter, body, hashes[32:]),
+		"a hash too many":  seal(frameFooter, body, append(hashes, hashes[:32]...)),
+		"half a hash less": seal(frameFooter, body, hashes[16:]),
+		"half a hash more": seal(frameFooter, body, append(hashes, hashes[:16]...)),
+		"a codec too few":  seal(frameFooter, with(list[:5]), hashes), // the last one is 0 anyway
+		"a codec too many": seal(frameFooter, with(append(list[:6:6], 0)), hashes),
+		"no codecs":        seal(frameFooter, rest, hashes),
 	} {
 		if _, err := DecodeFooter(object); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: got %v", name, err)
@@ -445,11 +464,12 @@ func TestShardsThatCannotBeAreRefused(t *testing.T) {
 		{name: "an object that is new", set: func(s *Shard) { s.Objects[0].Object.New = true }},
 		{name: "an object never born", set: func(s *Shard) { s.Objects[0].Born = 0 }},
 		{name: "an object dead before it was born", set: func(s *Shard) { s.Objects[0].Born = 10 }},
-		{name: "an object without a good name", set: func(s *Shard) { s.Objects[0].Object.Name = "data/1" }},
+		{name: "an object without a good name", set: func(s *Shard) { s.Objects[4].Object.Name = "data/1" }},
 		{name: "names that do not rise", set: func(s *Shard) { s.Objects[1] = s.Objects[0] }},
 		{name: "names of data objects", set: func(s *Shard) { s.Names = []string{DataKey(1, testUUID(1))} }},
 	})
 	testRefusals(t, c, func() *Shard { return sampleShard(TableLog, 5) }, write, noTail[Shard], []refusal[Shard]{
+		{name: "a body over the limit", set: func(s *Shard) { s.Unknown = unknownField(6, strings.Repeat("x", MaxBody)) }, also: ErrLimit},
 		{name: "slot 0 in the log", set: func(s *Shard) { s.Log[0].Slot = 0 }},
 		{name: "slots that do not rise", set: func(s *Shard) { s.Log[1].Slot = 1 }},
 		{name: "a newer kind of record", set: func(s *Shard) { s.Log[0].Kind = 7 }, want: ErrUpgrade},
@@ -477,7 +497,8 @@ func manyLogEntries(n int) []LogEntry {
 
 func TestRootsThatCannotBeAreRefused(t *testing.T) {
 	testRefusals(t, codecs["root"], sampleRoot, func(r *Root) []byte { return appendRoot(nil, r) }, noTail[Root], []refusal[Root]{
-		{name: "slot 0", set: func(r *Root) { r.Seq = 0 }},
+		{name: "slot 0", set: func(r *Root) { *r = Root{Datastore: r.Datastore} }},
+		{name: "a body over the limit", set: func(r *Root) { r.Unknown = unknownField(13, strings.Repeat("x", MaxBody)) }, also: ErrLimit},
 		{name: "no datastore", set: func(r *Root) { r.Datastore = uuid.Nil }},
 		{name: "no table", set: func(r *Root) { r.Shards[0].Table = 0 }},
 		{name: "a newer table", set: func(r *Root) { r.Shards[3].Table = 4 }, want: ErrUpgrade},
