@@ -186,7 +186,7 @@ func TestUnreadableFilesAreNamedAndNothingIsStored(t *testing.T) {
 	if n := strings.Count(r.err, "permission denied"); n > maxProblems {
 		t.Errorf("%d files are named:\n%s", n, r.err)
 	}
-	r = c.asNobody("put", "good", "secret").wantCode(1).wantErr("permission denied", "secret/", "--skip-unreadable").wantPlain()
+	r = c.asNobody("put", "good", "secret").wantCode(1).wantErr("at least 10 files", "permission denied", "secret/", "--skip-unreadable").wantPlain()
 	if n := strings.Count(r.err, "permission denied"); n != maxProblems {
 		t.Errorf("%d files are named, want %d:\n%s", n, maxProblems, r.err)
 	}

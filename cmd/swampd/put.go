@@ -271,7 +271,11 @@ func (p *putting) stage(ctx context.Context, s *datastore.Store) error {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil && !errors.Is(err, errEnough) {
+	err := group.Wait()
+	if errors.Is(err, errEnough) {
+		return unreadable(p.problems, p.count, true)
+	}
+	if err != nil {
 		return err
 	}
 	return p.refuse()
@@ -318,6 +322,9 @@ func (p *putting) done(put datastore.Put) {
 func (p *putting) trouble(file string, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.batch != nil && !p.skip && p.count >= maxProblems {
+		return errEnough // another worker was faster
+	}
 	p.count++
 	if len(p.problems) < maxProblems {
 		p.problems = append(p.problems, problem{file, fileReason(err)})
@@ -334,7 +341,7 @@ func (p *putting) trouble(file string, err error) error {
 
 func (p *putting) refuse() error {
 	if p.count > 0 && !p.skip {
-		return unreadable(p.problems, p.count)
+		return unreadable(p.problems, p.count, false)
 	}
 	return nil
 }

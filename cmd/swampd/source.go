@@ -93,7 +93,7 @@ func lstat(arg string) (fs.FileInfo, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, &refusal{kind: "not-found", text: "there is no file or directory " + quoteArg(arg), hint: "nothing was stored", err: err}
 	case err != nil:
-		return nil, unreadable([]problem{{arg, fileReason(err)}}, 1)
+		return nil, unreadable([]problem{{arg, fileReason(err)}}, 1, false)
 	}
 	return info, nil
 }

@@ -185,11 +185,14 @@ func statAll(dirs []string) []fs.FileInfo {
 	return infos
 }
 
-// unreadable is the refusal of a put because of files. It names some.
-func unreadable(problems []problem, count int) error {
-	text := "1 file cannot be stored, so nothing was"
-	if count != 1 {
-		text = humanize.Comma(int64(count)) + " files cannot be stored, so nothing was"
+// unreadable is the refusal of a put because of files. It names some; more says
+// that the rest was not looked at.
+func unreadable(problems []problem, count int, more bool) error {
+	text := humanize.Comma(int64(count)) + " files cannot be stored, so nothing was"
+	if more {
+		text = "at least " + text
+	} else if count == 1 {
+		text = "1 file cannot be stored, so nothing was"
 	}
 	return &refusal{kind: "unreadable", text: text, problems: problems, count: count, hint: "correct that, leave them out with --exclude, or go on without them with --skip-unreadable"}
 }
