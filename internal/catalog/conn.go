@@ -35,6 +35,7 @@ type conn struct {
 
 	info       os.FileInfo // of the file as it was opened, to notice when another takes its place
 	generation uuid.UUID   // of the database in it
+	broken     bool        // a transaction could not be ended: not to be used again
 }
 
 // stmt is a prepared statement with room for its arguments and for a row.

@@ -163,7 +163,7 @@ func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
 		if err != nil {
 			return err
 		}
-		tx := &Tx{c: c, st: st, was: st, objects: make(map[string]*known)}
+		tx := newTx(c, st)
 		defer func() { tx.done = true }()
 		if err := fn(tx); err != nil {
 			return err
@@ -272,7 +272,7 @@ func (db *DB) readerConn(ctx context.Context) (*conn, error) {
 // giveBack keeps a reader's connection for the next one, or closes it.
 func (db *DB) giveBack(c *conn) error {
 	db.mu.Lock()
-	if !db.closed && len(db.idle) < idleReaders && c.generation != db.condemned {
+	if !db.closed && !c.broken && len(db.idle) < idleReaders && c.generation != db.condemned {
 		db.idle = append(db.idle, c)
 		db.mu.Unlock()
 		return nil

@@ -276,3 +276,20 @@ func TestPutAndDropInOneRecord(t *testing.T) {
 		t.Fatalf("defects %v", d)
 	}
 }
+
+// An object is dead since the first record that said so.
+func TestDeadTwice(t *testing.T) {
+	db, c := openTemp(t), newChain()
+	o := c.object(format.ObjectPack)
+	dead := func() link {
+		return c.add(&format.Record{Kind: format.KindRetention, Block: format.Block{Dead: []string{o.Name}}})
+	}
+	fold(t, db, c, c.entry([]format.Object{o}, []format.Change{put("a", "1", 0)}), dead(), dead())
+	s := snap(t, db)
+	if got, _, err := s.Object(t.Context(), o.Name); err != nil || got.Dead != 2 {
+		t.Errorf("dead since %d (%v), want 2", got.Dead, err)
+	}
+	if n := s.Counts(); n.Objects != 0 || n.Bytes != 0 || n.ObjectRows != 1 {
+		t.Errorf("counts %+v", n)
+	}
+}

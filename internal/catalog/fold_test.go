@@ -237,7 +237,11 @@ func TestFoldState(t *testing.T) {
 	lower.rec.Fence, lower.rec.Session = 1, id(2)
 	sweep := c.add(&format.Record{Kind: format.KindSweep, Sweep: 1})
 	sweep.rec.Fence = 7
-	fold(t, db, c, l, lower, sweep)
+	fold(t, db, c, l, lower)
+	if st, _ := db.State(t.Context()); st.Fence != 7 {
+		t.Fatalf("an append under a lower fence moved the state to fence %d", st.Fence)
+	}
+	fold(t, db, c, sweep)
 	if st, _ := db.State(t.Context()); st.Fence != 7 || st.Session != id(900_002) || st.Sweep != 2 {
 		t.Fatalf("state after appends and a lower sweep: %+v", st)
 	}
@@ -380,7 +384,9 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 
 func TestOneEntryTwice(t *testing.T) {
 	db, c := openTemp(t), newChain()
-	one := func() link { return c.add(&format.Record{Entries: []format.Entry{{ID: id(1)}, {ID: id(int(c.slot) + 10)}}}) }
+	one := func() link {
+		return c.add(&format.Record{Entries: []format.Entry{{ID: id(1)}, {ID: id(int(c.slot) + 10)}}})
+	}
 	fold(t, db, c, one(), one())
 	s := snap(t, db)
 	if slot, _, found, err := s.Entry(t.Context(), id(1)); slot != 1 || !found || err != nil {

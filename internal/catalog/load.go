@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"math"
 
@@ -15,7 +16,8 @@ import (
 // root.Shards. It checks that keys rise and that counts are right; what is wrong
 // with the checkpoint wraps format.ErrCorrupt, and nothing was changed then.
 //
-// It does nothing if the catalog is at root.Seq or beyond, by another process
+// Other writers wait meanwhile; readers see the state of before. It does nothing
+// if the catalog is at root.Seq or beyond, by another process
 // perhaps; ErrFork if it holds another record at root.Seq.
 func (db *DB) LoadCheckpoint(ctx context.Context, root *format.Root, ck format.Checkpoint,
 	shard func(format.ShardRef) (*format.Shard, error)) error {
@@ -30,7 +32,7 @@ func (db *DB) LoadCheckpoint(ctx context.Context, root *format.Root, ck format.C
 		if err != nil {
 			return err
 		}
-		tx := &Tx{c: c, st: st, objects: make(map[string]*known)}
+		tx := newTx(c, st)
 		if st.Head >= root.Seq {
 			return tx.skip(ctx, root.Seq, root.ChainHash)
 		}
@@ -50,7 +52,9 @@ type loading struct {
 
 	last string // greatest key of the table so far
 	rows uint64
-	bulk bulk
+
+	versionRows, objectRows, logRows, entryRows bulk
+	entries                                     uint64 // sent to entryRows
 	// The version before the one at hand.
 	path   string
 	living bool
@@ -68,6 +72,10 @@ func (l *loading) load(ctx context.Context, st fileState, ck format.Checkpoint) 
 	if err := tx.c.create(ctx, &tx.st, false); err != nil {
 		return err
 	}
+	l.versionRows.into(tx.c, `INSERT OR FAIL INTO versions (path, slot, size, sha, until, data) VALUES `, 6)
+	l.objectRows.into(tx.c, `INSERT OR FAIL INTO objects (name, born, dead, data) VALUES `, 4)
+	l.logRows.into(tx.c, `INSERT OR FAIL INTO log (slot, size, hash, data) VALUES `, 4)
+	l.entryRows.into(tx.c, `INSERT OR IGNORE INTO entries (id, slot) VALUES `, 2)
 	for _, t := range []struct {
 		table format.Table
 		rows  uint64
@@ -82,7 +90,10 @@ func (l *loading) load(ctx context.Context, st fileState, ck format.Checkpoint) 
 		}
 	}
 	l.endPath()
-	tx.st.versions = root.Versions
+	tx.st.versions, tx.st.slots = root.Versions, root.Slots
+	if err := l.checkEntries(ctx); err != nil {
+		return err
+	}
 	return tx.c.script(ctx, schemaSlotIndex,
 		`INSERT INTO contents (sha, id) SELECT sha, id FROM versions WHERE sha IS NOT NULL ORDER BY sha, id`)
 }
@@ -138,11 +149,14 @@ func (l *loading) objects(ctx context.Context, s *format.Shard) error {
 		if err := l.next(r.Object.Name, r.Born, r.Dead); err != nil {
 			return err
 		}
-		if _, err := l.tx.addObject(ctx, &Object{Object: r.Object, Born: r.Born, Dead: r.Dead, rowUnknown: r.Unknown}); err != nil {
+		o := Object{Object: r.Object, Born: r.Born, Dead: r.Dead, rowUnknown: r.Unknown}
+		o.New = false
+		l.tx.count(&o)
+		if err := l.objectRows.add(ctx, o.Name, int64(o.Born), int64(o.Dead), encodeObject(&o)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return l.objectRows.flush(ctx)
 }
 
 func (l *loading) log(ctx context.Context, s *format.Shard) error {
@@ -154,17 +168,37 @@ func (l *loading) log(ctx context.Context, s *format.Shard) error {
 		if err := l.next(format.SlotKey(r.Slot), r.Slot); err != nil {
 			return err
 		}
-		if err := l.tx.addLog(ctx, r); err != nil {
+		writer, err := l.tx.writerRow(ctx, r.Writer)
+		if err != nil {
 			return err
 		}
+		if err := l.logRows.add(ctx, int64(r.Slot), r.Size, r.Hash[:], encodeLog(r, writer)); err != nil {
+			return err
+		}
+		l.entries += uint64(len(r.Entries))
+		for k := range r.Entries {
+			if err := l.entryRows.add(ctx, r.Entries[k].ID[:], int64(r.Slot)); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(l.logRows.flush(ctx), l.entryRows.flush(ctx))
+}
+
+// checkEntries notes entries that are in the log twice: the first one counts.
+func (l *loading) checkEntries(ctx context.Context) error {
+	row, err := l.tx.c.row(ctx, `SELECT count(*) FROM entries`)
+	if err != nil {
+		return err
+	}
+	if n, _ := row[0].(int64); uint64(n) != l.entries {
+		what := fmt.Sprintf("%d of the checkpoint's entries are in the log twice", l.entries-uint64(n))
+		return l.tx.defect(ctx, Defect{Slot: l.root.Seq, What: what})
 	}
 	return nil
 }
 
 func (l *loading) versions(ctx context.Context, s *format.Shard) error {
-	if l.bulk.c == nil {
-		l.bulk.into(l.tx.c, `INSERT OR FAIL INTO versions (path, slot, size, sha, until, data) VALUES `, 6)
-	}
 	objects, err := l.names(ctx, s.Names)
 	if err != nil {
 		return err
@@ -178,7 +212,7 @@ func (l *loading) versions(ctx context.Context, s *format.Shard) error {
 			return err
 		}
 	}
-	return l.bulk.flush(ctx)
+	return l.versionRows.flush(ctx)
 }
 
 // names finds the rows of the objects that a shard's versions name. One that the
@@ -233,9 +267,9 @@ func (l *loading) version(ctx context.Context, r *format.VersionRow, objects []i
 		l.endPath()
 	}
 	l.path, l.living, l.size, l.end = ch.Path, put && r.Until == 0, ch.Size, r.Until
-	b := l.bulk.buffer()
+	b := l.versionRows.buffer()
 	*b = encodeVersion((*b)[:0], r.Slot, r.Index, r.Entry, ch, &at)
-	return l.bulk.add(ctx, ch.Path, int64(r.Slot), size, sha, until, *b)
+	return l.versionRows.add(ctx, ch.Path, int64(r.Slot), size, sha, until, *b)
 }
 
 // endPath counts the path whose last version has been read.

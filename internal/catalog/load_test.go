@@ -59,18 +59,22 @@ func TestLoadCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := snap(t, db)
+	pruned := error(nil)
 	for _, err := range s.Dirty(t.Context(), format.TableVersions, 3) {
-		if !errors.Is(err, ErrPruned) {
-			t.Errorf("Dirty since 3: %v, want ErrPruned", err)
-		}
+		pruned = err
+	}
+	if !errors.Is(pruned, ErrPruned) {
+		t.Errorf("Dirty since 3: %v, want ErrPruned", pruned)
 	}
 	if keys := collect(t, s.Dirty(t.Context(), format.TableVersions, 4)); len(keys) != 0 {
 		t.Errorf("dirty rows right after a checkpoint: %q", keys)
 	}
+	none := error(nil)
 	for _, err := range s.Dirty(t.Context(), 9, 4) {
-		if err == nil {
-			t.Error("Dirty of a table that is none")
-		}
+		none = err
+	}
+	if none == nil {
+		t.Error("Dirty of a table that is none")
 	}
 	// Once more, and an older one: nothing happens, no shard is asked for.
 	never := func(format.ShardRef) (*format.Shard, error) { t.Error("a shard is read"); return nil, errors.New("no") }
@@ -172,6 +176,25 @@ func indexOf(root *format.Root, table format.Table) int {
 		}
 	}
 	return -1
+}
+
+// An entry that is there twice is noted, and found where it was first.
+func TestLoadCheckpointWithOneEntryTwice(t *testing.T) {
+	_, root, shards := loadable(t)
+	first := shards[root.Shards[indexOf(root, format.TableLog)].Name].Log
+	second := shards[root.Shards[indexOf(root, format.TableLog)+1].Name].Log
+	second[0].Entries[0].ID = first[1].Entries[0].ID
+	db := openTemp(t)
+	err := db.LoadCheckpoint(t.Context(), root, format.Checkpoint{}, func(ref format.ShardRef) (*format.Shard, error) { return shards[ref.Name], nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slot, _, found, err := snap(t, db).Entry(t.Context(), first[1].Entries[0].ID); slot != 2 || !found || err != nil {
+		t.Errorf("Entry = %d, %v, %v, want slot 2", slot, found, err)
+	}
+	if d := defects(t, db); len(d) != 1 || !strings.Contains(d[0].What, "1 of the checkpoint's entries") {
+		t.Errorf("defects %v", d)
+	}
 }
 
 // A version whose object the checkpoint does not list is set aside (E23).

@@ -253,7 +253,7 @@ func (c *conn) within(ctx context.Context, f func() error) error {
 	done := false
 	defer func() {
 		if !done { // f panicked
-			_ = c.exec(context.WithoutCancel(ctx), "ROLLBACK")
+			_ = c.rollback(ctx, nil)
 		}
 	}()
 	err := f()
@@ -279,6 +279,7 @@ func (c *conn) begin(ctx context.Context) error {
 func (c *conn) rollback(ctx context.Context, cause error) error {
 	err := c.exec(context.WithoutCancel(ctx), "ROLLBACK")
 	if err != nil && classify(err) != faultSchema {
+		c.broken = true
 		return errors.Join(cause, err)
 	}
 	return cause
@@ -288,5 +289,5 @@ func (c *conn) rollback(ctx context.Context, cause error) error {
 // open: another process, or a person, may have put another in its place.
 func (c *conn) fits(condemned uuid.UUID) bool {
 	info, err := os.Stat(c.path)
-	return err == nil && os.SameFile(info, c.info) && c.generation != condemned
+	return err == nil && !c.broken && os.SameFile(info, c.info) && c.generation != condemned
 }

@@ -458,9 +458,32 @@ func TestClosed(t *testing.T) {
 	if _, err := s.Lookup(t.Context(), "a", 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("Lookup: %v", err)
 	}
+	listErr := error(nil)
 	for _, err := range s.List(t.Context(), "", "", 0) {
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("List: %v", err)
-		}
+		listErr = err
+	}
+	if !errors.Is(listErr, ErrClosed) {
+		t.Errorf("List: %v", listErr)
+	}
+}
+
+// A connection whose transaction could not be ended is not used again.
+func TestBrokenConnectionsAreReplaced(t *testing.T) {
+	db, c := openTemp(t), newChain()
+	fold(t, db, c, c.entry(many(c, 10)))
+	old := db.writer
+	old.broken = true
+	fold(t, db, c, c.entry(many(c, 10)))
+	if db.writer == old {
+		t.Error("an update ran on a broken connection")
+	}
+	s := snap(t, db)
+	reader := s.c
+	reader.broken = true
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s := snap(t, db); s.c == reader {
+		t.Error("a snapshot reads from a broken connection")
 	}
 }

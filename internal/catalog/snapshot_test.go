@@ -249,10 +249,32 @@ func TestLogOrders(t *testing.T) {
 			t.Errorf("LogRows(%q, %q): %d rows, want %d", test.first, test.limit, len(got), test.want)
 		}
 	}
+	nonsense := error(nil)
 	for _, err := range s.LogRows(t.Context(), "nonsense", "") {
-		if err == nil {
-			t.Error("LogRows took a key that is none")
-		}
+		nonsense = err
+	}
+	if nonsense == nil {
+		t.Error("LogRows took a key that is none")
+	}
+}
+
+// Contents are told apart by all of their sha256, not by the part that is the
+// key of the index.
+func TestFindContentComparesTheWholeHash(t *testing.T) {
+	db, c := openTemp(t), newChain()
+	ch := put("a", "content", 0)
+	fold(t, db, c, c.entry([]format.Object{c.object(format.ObjectPack)}, []format.Change{ch}))
+	s := snap(t, db)
+	if _, found, err := s.FindContent(t.Context(), ch.SHA256, ch.Size); !found || err != nil {
+		t.Fatalf("the content itself: %v, %v", found, err)
+	}
+	other := ch.SHA256
+	other[31] ^= 1
+	if place, found, err := s.FindContent(t.Context(), other, ch.Size); found || err != nil {
+		t.Errorf("a content with the same beginning of its hash: %+v, %v", place, err)
+	}
+	if place, found, err := s.FindContent(t.Context(), ch.SHA256, ch.Size+1); found || err != nil {
+		t.Errorf("another size: %+v, %v", place, err)
 	}
 }
 

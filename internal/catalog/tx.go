@@ -20,10 +20,7 @@ type Tx struct {
 
 	// Caches of rows of this transaction.
 	objects map[string]*known
-	writer  struct {
-		id   int64 // 0 = none yet
-		data string
-	}
+	writers map[string]int64
 }
 
 // known is a row of the table objects.
@@ -33,6 +30,10 @@ type known struct {
 }
 
 const knownMax = 8192 // rows kept in memory
+
+func newTx(c *conn, st fileState) *Tx {
+	return &Tx{c: c, st: st, was: st, objects: make(map[string]*known), writers: make(map[string]int64)}
+}
 
 // State returns where the transaction stands, what it did so far included.
 func (tx *Tx) State() State { return tx.st.State }
@@ -76,7 +77,7 @@ func (tx *Tx) atomic(ctx context.Context, f func() error) error {
 	}
 	tx.st = before
 	clear(tx.objects)
-	tx.writer.id = 0
+	clear(tx.writers)
 	undo := tx.undo(ctx, first)
 	if undo != nil {
 		tx.broken = fmt.Errorf("%w (the transaction cannot go on: %w)", err, undo)
@@ -194,6 +195,12 @@ func (tx *Tx) addObject(ctx context.Context, o *Object) (*known, error) {
 	if row == nil {
 		return nil, fmt.Errorf("%s: %w: no row for object %s", tx.c.path, ErrDamaged, o.Name)
 	}
+	tx.count(o)
+	return tx.know(row[0].(int64), o), nil
+}
+
+// count adds a new object to the totals.
+func (tx *Tx) count(o *Object) {
 	if o.described() {
 		tx.st.objects++
 	}
@@ -201,13 +208,12 @@ func (tx *Tx) addObject(ctx context.Context, o *Object) (*known, error) {
 		tx.st.live++
 		tx.st.bytes += o.Size
 	}
-	return tx.know(row[0].(int64), o), nil
 }
 
 // writerRow returns the row of a writer's identity, which many records share.
 func (tx *Tx) writerRow(ctx context.Context, data []byte) (int64, error) {
-	if tx.writer.id != 0 && tx.writer.data == string(data) {
-		return tx.writer.id, nil
+	if id, ok := tx.writers[string(data)]; ok {
+		return id, nil
 	}
 	if data == nil {
 		data = []byte{}
@@ -222,8 +228,12 @@ func (tx *Tx) writerRow(ctx context.Context, data []byte) (int64, error) {
 	if row == nil {
 		return 0, fmt.Errorf("%s: %w: no row for a writer", tx.c.path, ErrDamaged)
 	}
-	tx.writer.id, tx.writer.data = row[0].(int64), string(data)
-	return tx.writer.id, nil
+	id, _ := row[0].(int64)
+	if len(tx.writers) >= writersMax {
+		clear(tx.writers)
+	}
+	tx.writers[string(data)] = id
+	return id, nil
 }
 
 // addLog makes a log row and the rows that find its entries.
