@@ -28,6 +28,8 @@ type Batch struct {
 	hold *writer.Hold
 	id   uuid.UUID
 	base uint64
+	// named: the id is the caller's.
+	named bool
 	// fresh: the datastore held nothing when the batch began, so there is
 	// nothing to compare with and nothing to share.
 	fresh bool
@@ -73,7 +75,7 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 	} else if base > head {
 		return nil, fmt.Errorf("%w: the base %d is newer than the newest slot %d", ErrNotFound, base, head)
 	}
-	b := &Batch{s: s, hold: hold, id: id, base: base, changes: changeSet{mem: map[string]*staged{}}}
+	b := &Batch{s: s, hold: hold, id: id, base: base, named: o.ID != uuid.Nil, changes: changeSet{mem: map[string]*staged{}}}
 	if b.fresh, err = s.emptyState(ctx); err != nil {
 		return nil, err
 	}
@@ -365,7 +367,7 @@ func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, erro
 		return nil, context.Cause(ctx)
 	}
 	if b.changes.len() == 0 {
-		return nil, ErrEmpty
+		return b.landedBefore(ctx)
 	}
 	p := &prepared{id: b.id, message: message, time: b.s.opts.now(), base: b.base, changes: uint64(b.changes.len()), conflict: b.conflict}
 	p.restage = func(ctx context.Context, dead map[string]bool) error {
@@ -387,6 +389,22 @@ func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, erro
 		return nil, err
 	}
 	return &Commit{ID: b.id, Slot: slot, Message: message, Time: p.time, Changes: p.changes, Again: again}, nil
+}
+
+// landedBefore answers for an empty batch: if its id is the caller's, it may be
+// empty because it landed before, and SkipUnchanged left out all of it.
+func (b *Batch) landedBefore(ctx context.Context) (*Commit, error) {
+	if !b.named {
+		return nil, ErrEmpty
+	}
+	c, err := b.s.outcome(ctx, b.id)
+	if errors.Is(err, ErrNotFound) {
+		return nil, ErrEmpty
+	}
+	if err == nil {
+		c.Again = true
+	}
+	return c, err
 }
 
 func (b *Batch) prepare(ctx context.Context, p *prepared) error {

@@ -307,19 +307,7 @@ func TestCloseDoesNotWaitForACatalogThatIsStuck(t *testing.T) {
 	if err := p.overlay.flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	db, err := sql.Open("sqlite3", filepath.Join(p.dir, "commits.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		t.Fatal(err)
-	}
+	defer p.lockCatalog()()
 	p.put(map[string][]byte{"x": text(2)})
 	closed := make(chan error, 1)
 	go func() { closed <- p.Close() }()
@@ -332,6 +320,28 @@ func TestCloseDoesNotWaitForACatalogThatIsStuck(t *testing.T) {
 		t.Fatal("Close waits for the catalog")
 	}
 	e.open(nil).want(map[string][]byte{"x": text(2)})
+}
+
+// lockCatalog keeps the catalog from taking anything, as another process may,
+// until the returned func is called.
+func (p *proc) lockCatalog() (unlock func()) {
+	p.t.Helper()
+	db, err := sql.Open("sqlite3", filepath.Join(p.dir, "commits.db"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.Exec("BEGIN IMMEDIATE"); err != nil {
+		p.t.Fatal(err)
+	}
+	return func() {
+		if _, err := db.Exec("ROLLBACK"); err != nil {
+			p.t.Error(err)
+		}
+		if err := db.Close(); err != nil {
+			p.t.Error(err)
+		}
+	}
 }
 
 func TestAfterCloseEveryCallSaysClosed(t *testing.T) {

@@ -128,7 +128,8 @@ func (c *changeSet) close() error {
 }
 
 // spill is the temporary file. It is never read by another process or later
-// run, so it is neither synced nor versioned.
+// run, so it is neither synced nor versioned. Its journal is in memory: a full disk
+// or a context that ends costs the last step only.
 type spill struct {
 	db   *sql.DB
 	name string
@@ -138,7 +139,7 @@ func openSpill(ctx context.Context, name string) (*spill, error) {
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		return nil, err
 	}
-	db, err := sql.Open("sqlite3", "file:"+pathToURI(name)+"?_journal_mode=OFF&_synchronous=OFF&_locking_mode=EXCLUSIVE&_cache_size=-8192")
+	db, err := sql.Open("sqlite3", "file:"+pathToURI(name)+"?_journal_mode=MEMORY&_synchronous=OFF&_locking_mode=EXCLUSIVE&_cache_size=-8192")
 	if err != nil {
 		return nil, err
 	}

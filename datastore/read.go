@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"time"
 
 	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/catalog"
@@ -79,9 +80,9 @@ func (s *Store) OpenVersion(ctx context.Context, v *Version, offset, length int6
 	case length == 0:
 		r.r = bytes.NewReader(nil)
 	case v.place.Codec == format.CodecBlocks:
-		ctx, cancel := context.WithCancel(ctx)
-		lr := &largeReader{s: s, ctx: ctx, v: v, at: offset, end: offset + length}
-		r.r, r.done = lr, func() error { cancel(); return lr.close() }
+		ctx, cancel := context.WithCancelCause(ctx)
+		lr := &largeReader{s: s, ctx: ctx, cancel: cancel, v: v, at: offset, end: offset + length}
+		r.r, r.done = lr, func() error { cancel(nil); return lr.close() }
 	default:
 		var data []byte
 		if data, err = s.small(ctx, v); err == nil {
@@ -188,6 +189,7 @@ func (s *Store) missing(ctx context.Context, v *Version, err error) error {
 type largeReader struct {
 	s       *Store
 	ctx     context.Context
+	cancel  context.CancelCauseFunc
 	v       *Version
 	at, end int64 // of the content
 
@@ -262,8 +264,16 @@ func (r *largeReader) start() error {
 	return nil
 }
 
-// block reads and checks the next block.
+// block reads and checks the next block. A transfer that stands still fails; the
+// time that the reader's user takes does not count.
 func (r *largeReader) block() error {
+	d := callTimeout + format.BlockSize/slowestRate*time.Second
+	stalled := time.AfterFunc(d, func() { r.cancel(&timeoutError{"the next block of " + r.v.place.Object.Name, d}) })
+	defer stalled.Stop()
+	return named(r.ctx, r.nextBlock())
+}
+
+func (r *largeReader) nextBlock() error {
 	if r.blocks == nil {
 		if err := r.start(); err != nil {
 			return err

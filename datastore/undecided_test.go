@@ -164,3 +164,74 @@ func TestABarrierWithoutAnAnswerEndsInBusy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A rerun under the same id leaves out what it finds unchanged, which may be all.
+func TestAnIDThatLandedIsKnownWhenNothingIsLeftToCommit(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	id := newID()
+	for i, id := range []uuid.UUID{id, id, uuid.Nil} {
+		b, err := p.Begin(t.Context(), &BatchOptions{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Put(t.Context(), "x", bytes.NewReader(text(1)), &PutOptions{SkipUnchanged: true}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.Commit(t.Context(), "")
+		if i < 2 && (err != nil || c.Again != (i == 1)) {
+			t.Errorf("run %d: %+v, %v", i, c, err)
+		}
+		if i == 2 && !errors.Is(err, ErrEmpty) {
+			t.Errorf("another id: %+v, %v; want ErrEmpty", c, err)
+		}
+	}
+}
+
+// A record whose fate is open, then others, then a truncation: it is found in
+// the checkpoint if it landed, and counts for nothing if it comes too late.
+func TestAnOpenRecordUnderATruncatedFloor(t *testing.T) {
+	for _, landed := range []bool{true, false} {
+		e := newEnv(t, nil)
+		a, b := e.open(&Options{LandingTimeout: 200 * time.Millisecond}), e.open(nil)
+		var late *faults.Fault
+		var batch *Batch
+		if landed {
+			batch = e.unconfirmed(a, packed(1))
+		} else {
+			var err error
+			if batch, err = a.Begin(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := batch.Put(t.Context(), "x", bytes.NewReader(packed(1)), nil); err != nil {
+				t.Fatal(err)
+			}
+			late = a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Late()})
+			deaf := a.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrDenied)})
+			busy := a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrBusy)})
+			if _, err := batch.Commit(t.Context(), ""); !errors.Is(err, ErrUnconfirmed) {
+				t.Fatalf("got %v, want ErrUnconfirmed", err)
+			}
+			deaf.Remove()
+			busy.Remove()
+		}
+		e.takeLease()
+		b.put(map[string][]byte{"x": packed(2)})
+		e.truncate(b)
+		if late != nil {
+			if err := late.Release(); err != nil { // into the truncated slot
+				t.Fatal(err)
+			}
+		}
+		c, err := batch.Commit(t.Context(), "")
+		if landed && (err != nil || !c.Again) || !landed && !errors.Is(err, ErrFenced) {
+			t.Errorf("landed %v: got %+v, %v", landed, c, err)
+		}
+		for _, p := range []*proc{a, b, e.open(nil)} {
+			if _, err := p.Update(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.want(map[string][]byte{"x": packed(2)})
+		}
+	}
+}

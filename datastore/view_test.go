@@ -1,0 +1,42 @@
+package datastore
+
+import (
+	"context"
+	"testing"
+)
+
+// A record that is accounted between the look at the overlay and the snapshot
+// must not hide what came after it.
+func TestAListIsOfOneState(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	p.put(map[string][]byte{"x": text(1), "y": text(1)})
+	if err := p.overlay.flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	unlock := p.lockCatalog()
+	p.put(map[string][]byte{"x": text(2)})
+	before := p.overlay.shown()
+	if len(before) != 1 {
+		t.Fatalf("%d records are pending, want 1", len(before))
+	}
+	unlock()
+	p.put(map[string][]byte{"x": text(3), "y": text(3)})
+	if err := p.overlay.flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The overlay as it was at the first look.
+	show := func(l []*landed) {
+		p.overlay.mu.Lock()
+		defer p.overlay.mu.Unlock()
+		p.overlay.pending = l
+	}
+	show(before)
+	defer show(nil)
+	for v, err := range p.List(ctx, nil) {
+		if err != nil || v.Slot != p.Head() {
+			t.Errorf("%s of slot %d, want all of slot %d; %v", v.Path, v.Slot, p.Head(), err)
+		}
+	}
+}
