@@ -89,6 +89,32 @@ func TestAContextThatEndsWhileAWriteIsInFlightIsUnknown(t *testing.T) {
 	}
 }
 
+// The last byte is kept back from a caller that has gone: that is no unknown
+// outcome, and nothing arrives later.
+func TestAContextThatEndsWhileTheContentIsReadMakesNothing(t *testing.T) {
+	w := newWired(t)
+	for _, n := range []int{1, 1000, 3 << 20} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &counted{data: noise(n)}
+		c.at = func(pos int64) {
+			if pos >= int64(n)/2 {
+				cancel()
+			}
+		}
+		key := fmt.Sprintf("data/%d", n)
+		_, err := w.b.Create(ctx, key, c.body(true))
+		cancel()
+		wantError(t, err, context.Canceled)
+		absent(t, w.direct, key)
+		if c.opens.Load() != c.closes.Load() {
+			t.Errorf("the content was opened %d and closed %d times", c.opens.Load(), c.closes.Load())
+		}
+		if _, err := w.b.Create(t.Context(), key, backend.Bytes(c.data)); err != nil {
+			t.Errorf("the same content afterwards: %v", err)
+		}
+	}
+}
+
 func TestAContextThatIsOverSendsNothing(t *testing.T) {
 	w := newWired(t)
 	ctx, cancel := context.WithCancel(t.Context())
