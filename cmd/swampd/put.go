@@ -323,7 +323,7 @@ func (p *putting) trouble(file string, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.batch != nil && !p.skip && p.count >= maxProblems {
-		return errEnough // another worker was faster
+		return errEnough
 	}
 	p.count++
 	if len(p.problems) < maxProblems {
@@ -333,9 +333,6 @@ func (p *putting) trouble(file string, err error) error {
 		return nil
 	}
 	p.checkOnly.Store(true)
-	if p.batch != nil && p.count >= maxProblems {
-		return errEnough
-	}
 	return nil
 }
 

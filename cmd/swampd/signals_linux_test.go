@@ -1,5 +1,3 @@
-//go:build unix
-
 package main
 
 import (
@@ -11,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // piped is a put of standard input that has begun to read it.
@@ -42,10 +43,37 @@ func (c *cli) startPut(name string, more ...string) *piped {
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
 	})
-	if _, err := p.in.Write(make([]byte, 16<<20)); err != nil {
+	// A part of a block at the end, so that the program is stuck in reading the
+	// rest of it, where nothing but the context can end it.
+	if _, err := p.in.Write(make([]byte, 16<<20+100)); err != nil {
 		c.t.Fatalf("%v: %s", err, &p.err)
 	}
+	p.drained()
 	return p
+}
+
+// drained waits until the program has read all that is in the pipe.
+func (p *piped) drained() {
+	p.t.Helper()
+	conn, err := p.in.(interface {
+		SyscallConn() (syscall.RawConn, error)
+	}).SyscallConn()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
+		var left int
+		var ioctlErr error
+		if err := conn.Control(func(fd uintptr) { left, ioctlErr = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil || ioctlErr != nil {
+			p.t.Fatal(err, ioctlErr)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("%d bytes are not read", left)
+		}
+	}
 }
 
 // end waits for the exit code.
