@@ -47,22 +47,36 @@ func TestFileThatShrinks(t *testing.T) {
 }
 
 // An object that is deleted and made again has another version, although the file
-// system gives the new file the number of the old, in the same tick of its clock.
+// system gives the new file the number of the old, and its clock stands still.
 func TestVersionsOfObjectsDoNotComeBack(t *testing.T) {
-	d := open(t, t.TempDir(), lazyFS{OS()})
-	seen := map[backend.Version]bool{}
-	for range 300 {
-		v := create(t, d, "data/x", "same").Version
-		if seen[v] {
-			t.Fatalf("the version %q came back", v)
+	h := &hookFS{FS: lazyFS{OS()}, root: filepath.Join(t.TempDir(), "store")}
+	still := time.Now().Add(-time.Hour).Truncate(time.Second)
+	h.after = func(c call, err error) error {
+		if c.op == "write" && err == nil {
+			return os.Chtimes(filepath.Join(h.root, c.name), still, still)
 		}
-		seen[v] = true
-		if info := holds(t, d, "data/x", "same"); info.Version != v {
-			t.Fatalf("get says version %q, create said %q", info.Version, v)
+		return err
+	}
+	d := open(t, h.root, h)
+	seen, times := map[backend.Version]bool{}, map[time.Time]bool{}
+	for range 100 {
+		info := create(t, d, "data/x", "same")
+		if seen[info.Version] {
+			t.Fatalf("the version %q came back", info.Version)
+		}
+		seen[info.Version], times[info.Modified] = true, true
+		if age := still.Sub(info.Modified); age < 0 || age > time.Millisecond {
+			t.Errorf("Modified is %v before the time that the file had, want less than a millisecond", age)
+		}
+		if got := holds(t, d, "data/x", "same"); got.Version != info.Version || !got.Modified.Equal(info.Modified) {
+			t.Fatalf("get says %q, %v; create said %q, %v", got.Version, got.Modified, info.Version, info.Modified)
 		}
 		if err := d.Delete(t.Context(), []string{"data/x"}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if len(times) < 90 {
+		t.Errorf("100 objects have only %d times", len(times))
 	}
 }
 
