@@ -32,8 +32,8 @@
 // what it promises is then demanded.
 //
 // Subtests are named Group/what_must_hold; `go test -run
-// 'TestConformance/Create'` runs a group. With -short the sizes are smaller and
-// the races shorter, nothing is left out. The suite itself is tested by drivers
+// 'TestConformance/Create'` runs a group. With -short, and with -race, the sizes
+// are smaller and the races shorter, nothing is left out. The suite itself is tested by drivers
 // that each break one rule (see broken_test.go): every subtest is failed by at
 // least one of them.
 package backendtest
@@ -42,6 +42,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,9 +74,13 @@ type Harness struct {
 	// store holds is judged all the same.
 	LostAnswers bool
 	// Large says that the store takes large bodies in several parts (multipart,
-	// resumable). The tests of such uploads send 70 MiB then, except with -short,
-	// and 6 MiB otherwise.
-	Large bool
+	// resumable). The tests of such uploads send PartsSize bytes then, or 70 MiB
+	// if it is 0; with -short, and where Large is not set, 6 MiB. With -race and no
+	// PartsSize it is 24 MiB, since servers in the process of the test would need
+	// many times the memory: set PartsSize where a driver can be opened with
+	// smaller parts.
+	Large     bool
+	PartsSize int
 	// Timeout bounds each subtest; 0 means 2 minutes.
 	Timeout time.Duration
 	// IgnoreLeaks names goroutines that belong to the test's server and stay.
@@ -96,7 +101,9 @@ type env struct {
 	ctx  context.Context
 	a, b *backend.Bucket
 
-	races int // races so far
+	races int         // races so far
+	large atomic.Bool // large bodies were sent
+	many  *manyObjects
 }
 
 // Run runs the suite against the stores of h.
@@ -109,8 +116,13 @@ func Run(t *testing.T, h Harness) {
 	}
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
+			many := &manyObjects{t: t}
 			for _, s := range g.tests {
-				t.Run(underscored(s.name), func(t *testing.T) { s.run(newEnv(t, h)) })
+				t.Run(underscored(s.name), func(t *testing.T) {
+					e := newEnv(t, h)
+					e.many = many
+					s.run(e)
+				})
 			}
 		})
 	}
@@ -145,17 +157,28 @@ func newEnv(t *testing.T, h Harness) *env {
 	t.Cleanup(cancel)
 	e := &env{TB: t, h: h, ctx: ctx}
 	open := h.New(t)
-	e.open = func() *backend.Bucket {
-		b := open()
-		t.Cleanup(func() {
-			if err := b.Close(); err != nil && !errors.Is(err, backend.ErrClosed) {
-				t.Errorf("closing a handle: %v", err)
-			}
-		})
-		return b
-	}
+	e.open = func() *backend.Bucket { return e.opened(open) }
 	e.a, e.b = e.open(), e.open()
+	t.Cleanup(func() {
+		// Servers of tests keep what they hold in memory for as long as they live.
+		if e.large.Load() && !t.Failed() {
+			if err := RemoveAll(context.WithoutCancel(ctx), e.open()); err != nil {
+				t.Errorf("removing the objects of the test: %v", err)
+			}
+		}
+	})
 	return e
+}
+
+// opened opens a handle that is closed at the end of the test.
+func (e *env) opened(open func() *backend.Bucket) *backend.Bucket {
+	b := open()
+	e.Cleanup(func() {
+		if err := b.Close(); err != nil && !errors.Is(err, backend.ErrClosed) {
+			e.Errorf("closing a handle: %v", err)
+		}
+	})
+	return b
 }
 
 // RemoveAll removes every object that b shows, for harnesses whose store

@@ -252,7 +252,7 @@ func (e *env) wrongSizes(by ...int) {
 // bigBody sends a body in pieces of an odd size and reads it back as a stream.
 func (e *env) bigBody(key string, size int) {
 	e.Helper()
-	f := &feed{data: noise(size, uint64(size)), chunk: 1_000_003}
+	f := &feed{data: noise(size, 1), chunk: 1_000_003}
 	info, err := e.a.Create(e.ctx, key, f.body(true))
 	if err != nil {
 		e.Fatalf("create of %d bytes: %v", size, err)

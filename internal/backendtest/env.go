@@ -14,13 +14,13 @@ import (
 	"github.com/swampd/swampd/backend"
 )
 
-// pick returns the first size with -short, the second otherwise; stores that
-// take few writes to one name get the third.
+// pick returns the first size with -short or -race, the second otherwise; stores
+// that take few writes to one name get the third.
 func (e *env) pick(short, full, slow int) int {
 	switch {
 	case e.h.SlowRaces:
 		return slow
-	case testing.Short():
+	case testing.Short() || raceDetector:
 		return short
 	}
 	return full
@@ -29,14 +29,43 @@ func (e *env) pick(short, full, slow int) int {
 // parts is the size of a body that the store takes in several parts, where the
 // harness says that bodies may be so large.
 func (e *env) parts() int {
-	if e.h.Large && !testing.Short() {
-		return 70<<20 + 11
+	if !e.h.Large || testing.Short() {
+		return 6<<20 + 11
 	}
-	return 6<<20 + 11
+	e.large.Store(true)
+	switch {
+	case e.h.PartsSize > 0:
+		return e.h.PartsSize
+	case raceDetector:
+		return 24<<20 + 11
+	}
+	return 70<<20 + 11
 }
 
 // noise returns n bytes that look random and are the same for the same seed.
 func noise(n int, seed uint64) []byte {
+	if n > 16<<20 && seed == 1 {
+		return bigNoise(n)
+	}
+	return makeNoise(n, seed)
+}
+
+var big struct {
+	sync.Mutex
+	data []byte
+}
+
+// bigNoise is shared by the tests of large bodies, which do not change it.
+func bigNoise(n int) []byte {
+	big.Lock()
+	defer big.Unlock()
+	if len(big.data) < n {
+		big.data = makeNoise(n, 1)
+	}
+	return big.data[:n:n]
+}
+
+func makeNoise(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	var key [32]byte
 	for i := range 8 {
@@ -104,15 +133,29 @@ func (e *env) get(b *backend.Bucket, key string, opts backend.GetOptions) ([]byt
 	return data, obj
 }
 
-// holds demands that key holds exactly data, seen through b.
+// holds demands that key holds exactly data, seen through b. It reads in small
+// pieces, since data may be large.
 func (e *env) holds(b *backend.Bucket, key string, data []byte) *backend.Object {
 	e.Helper()
-	got, obj := e.get(b, key, backend.GetOptions{})
-	if !bytes.Equal(got, data) {
-		e.Fatalf("%s holds %s, want %s", key, brief(got), brief(data))
+	obj, err := b.Get(e.ctx, key, backend.GetOptions{})
+	if err != nil {
+		e.Fatalf("get: %v", err)
 	}
-	if obj.Size != int64(len(data)) {
-		e.Fatalf("%s: Size = %d, want %d", key, obj.Size, len(data))
+	rest, piece := data, make([]byte, min(len(data)+1, 64<<10))
+	for err == nil {
+		var n int
+		n, err = obj.Body.Read(piece)
+		if !bytes.HasPrefix(rest, piece[:n]) {
+			at := len(data) - len(rest)
+			e.Fatalf("%s holds %s at byte %d, want %s", key, brief(piece[:n]), at, brief(rest[:min(n, len(rest))]))
+		}
+		rest = rest[n:]
+	}
+	if cerr := obj.Body.Close(); !errors.Is(err, io.EOF) || cerr != nil || len(rest) > 0 {
+		e.Fatalf("%s: the body ends with %d of %d bytes missing, %v, and closes with %v", key, len(rest), len(data), err, cerr)
+	}
+	if size := int64(len(data)); obj.Size != size || obj.Length != size {
+		e.Fatalf("%s: Size, Length = %d, %d, want %d", key, obj.Size, obj.Length, size)
 	}
 	return obj
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/swampd/swampd/backend"
 )
@@ -158,10 +159,25 @@ var listTests = []subtest{
 	}},
 }
 
-// testPages lists more objects than any store puts into one page.
-func testPages(e *env) {
-	n := e.pick(1100, 2500, 2500)
-	keys := make([]string, n)
+// manyObjects is a store with more objects than go into a page. Some stores take
+// long to fill, so the tests that only read share it.
+type manyObjects struct {
+	t    testing.TB // lives longer than the tests
+	open func() *backend.Bucket
+	keys []string // sorted
+}
+
+// openMany turns the handles of e to that store and returns its keys.
+func (e *env) openMany() []string {
+	e.Helper()
+	m := e.many
+	if m.keys != nil {
+		e.a, e.b = e.opened(m.open), e.opened(m.open)
+		return m.keys
+	}
+	m.open = e.h.New(m.t)
+	e.a, e.b = e.opened(m.open), e.opened(m.open)
+	keys := make([]string, e.pick(1100, 2500, 2500))
 	for i := range keys {
 		// Spread over a few directories, with the trap of "-" against "/"; most keys
 		// begin with the one before them, so that pages end between such two.
@@ -170,6 +186,14 @@ func testPages(e *env) {
 	}
 	e.createAll(keys, func(k string) []byte { return []byte(k[len(k)-2:]) })
 	slices.Sort(keys)
+	m.keys = keys
+	return keys
+}
+
+// testPages lists more objects than any store puts into one page.
+func testPages(e *env) {
+	keys := e.openMany()
+	n := len(keys)
 	e.sameKeys(e.keys(e.a, "", ""), keys, "list of everything")
 	for i, after := range []string{keys[0], keys[n/2], keys[n/2] + "x", keys[998], keys[999], keys[1000], keys[n-2], keys[n-1], "data/01", "data/01/"} {
 		e.sameKeys(e.keys(e.handle(i), "", after), expect(keys, "", after), "list after "+after)
@@ -197,7 +221,7 @@ func testPages(e *env) {
 // testListChanging lists while other objects, between the ones that stay, are
 // made and deleted all the time.
 func testListChanging(e *env) {
-	n := e.pick(300, 1500, 300)
+	n := e.pick(300, 1050, 300)
 	stay := make([]string, n)
 	for i := range stay {
 		stay[i] = fmt.Sprintf("data/%05d/stay", i)
@@ -268,12 +292,7 @@ func testListChanging(e *env) {
 }
 
 func testListCancel(e *env) {
-	n := e.pick(1100, 2100, 1100)
-	keys := make([]string, n)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("data/%05d", i)
-	}
-	e.createAll(keys, func(string) []byte { return nil })
+	n := len(e.openMany())
 	for _, at := range []int{0, 1, 500, 1000} {
 		ctx, cancel := context.WithCancel(e.ctx)
 		if at == 0 {

@@ -40,12 +40,13 @@ func (e *env) race(key string, racers int, size func(i int) int, refused error, 
 	together(racers, func(i int) {
 		tries[i].info, tries[i].err = write(e.handle(i), tries[i].body)
 	})
-	held, obj := e.get(e.a, key, backend.GetOptions{})
-	e.holds(e.b, key, held)
-	owner := slices.IndexFunc(tries, func(a attempt) bool { return bytes.Equal(a.data, held) })
-	if owner < 0 {
-		e.Fatalf("%s holds %s, which no racer sent", key, brief(held))
+	head, _ := e.get(e.a, key, backend.GetOptions{Length: 100})
+	owner := slices.IndexFunc(tries, func(a attempt) bool { return bytes.HasPrefix(a.data, head) })
+	if owner < 0 || len(head) == 0 {
+		e.Fatalf("%s holds %s, which no racer sent", key, brief(head))
 	}
+	obj := e.holds(e.a, key, tries[owner].data)
+	e.holds(e.b, key, tries[owner].data)
 	winners := 0
 	for i, a := range tries {
 		switch {
@@ -90,7 +91,7 @@ var createRaceTests = []subtest{
 	}},
 	{"one winner with bodies of several parts", func(e *env) {
 		// Few racers: all their bodies are in memory at once.
-		e.createRace("data/parts", 3, func(i int) int { return e.parts() + i })
+		e.createRace("data/parts", 2, func(i int) int { return e.parts() + i })
 	}},
 	{"the same bytes win once", func(e *env) {
 		for r := range e.pick(5, 25, 3) {
