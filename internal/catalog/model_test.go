@@ -113,6 +113,12 @@ func (m *model) apply(r *format.Record, entry uuid.UUID, b *format.Block, index 
 	for _, d := range b.Drops {
 		m.find(d.Path, d.Slot).dropped = true
 		m.touched[format.VersionKey(d.Path, d.Slot)] = r.Slot
+		// The version that ended there now has to say so itself.
+		for _, v := range m.versions[d.Path] {
+			if !v.dropped && m.until(d.Path, v) == d.Slot {
+				m.touched[format.VersionKey(d.Path, v.slot)] = r.Slot
+			}
+		}
 	}
 	for _, name := range b.Dead {
 		if o := m.objects[name]; o != nil && o.dead == 0 {

@@ -254,7 +254,10 @@ func compareChanges(t tester, s *Snapshot, m *model) {
 	t.Helper()
 	ctx := t.Context()
 	for from := uint64(0); from <= m.head; from++ {
-		for to := from + 1; to <= m.head; to++ {
+		for _, to := range []uint64{from + 1, (from + m.head + 1) / 2, m.head} {
+			if to <= from || to > m.head {
+				continue
+			}
 			for _, prefix := range []string{"", "a/"} {
 				got := collect(t, s.Changed(ctx, from, to, prefix))
 				if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {

@@ -300,17 +300,17 @@ func (s *Snapshot) Entry(ctx context.Context, id uuid.UUID) (slot uint64, entry 
 func (s *Snapshot) ChangedSince(ctx context.Context, path string, base uint64, own uuid.UUID) (slot uint64, entry uuid.UUID, found bool, err error) {
 	err = s.with(func(c *conn) error {
 		newer := uint64(0) // slot of the version after the one at hand
-		return errEnough(s.eachVersion(ctx, c, path, maxSlot, func(r *record) error {
+		return orStopped(s.eachVersion(ctx, c, path, maxSlot, func(r *record) error {
 			if r.until > base && r.until != newer {
 				slot, entry, found = r.until, uuid.Nil, true
-				return enough
+				return errStop
 			}
 			if r.Slot <= base {
-				return enough
+				return errStop
 			}
 			if r.Entry != own {
 				slot, entry, found = r.Slot, r.Entry, true
-				return enough
+				return errStop
 			}
 			newer = r.Slot
 			return nil
@@ -319,11 +319,11 @@ func (s *Snapshot) ChangedSince(ctx context.Context, path string, base uint64, o
 	return slot, entry, found, err
 }
 
-// enough ends a walk early.
-var enough = errors.New("enough")
+// errStop ends a walk early.
+var errStop = errors.New("enough")
 
-func errEnough(err error) error {
-	if errors.Is(err, enough) {
+func orStopped(err error) error {
+	if errors.Is(err, errStop) {
 		return nil
 	}
 	return err
