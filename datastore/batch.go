@@ -276,11 +276,17 @@ func (b *Batch) unchanged(ctx context.Context, ch *format.Change) (bool, error) 
 // The content is staged all the same, in case that object dies before the
 // commit (R5).
 func (b *Batch) share(ctx context.Context, sc *staged) (bool, error) {
-	snap, err := b.s.snapshot(ctx)
+	pending, snap, err := b.s.view(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer snap.Close()
+	for _, l := range pending {
+		if v := l.contents()[sc.change.SHA256]; v != nil && v.Size == sc.change.Size {
+			b.st.share(sc, v.place.Located)
+			return true, nil
+		}
+	}
 	loc, found, err := snap.FindContent(ctx, sc.change.SHA256, sc.change.Size)
 	if err != nil || !found {
 		return false, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -282,6 +283,7 @@ func (s *Store) landed(rec *format.Record, r *sent, lists *listFiles) {
 	if !l.big {
 		l.changes = overlayOf(rec)
 	}
+	l.contents = sync.OnceValue(func() map[format.Hash]*Version { return sharedContents(l.changes) })
 	s.overlay.add(l, tip)
 	s.follow.tip = s.checkpointIfDue(tip)
 }

@@ -46,6 +46,8 @@ type landed struct {
 	// record has lists: then readers wait for the catalog.
 	changes []*overlayChange
 	big     bool
+	// contents are those of changes that other commits may share, by sha256.
+	contents func() map[format.Hash]*Version
 }
 
 type overlayChange struct {
@@ -235,6 +237,17 @@ func overlayOf(rec *format.Record) []*overlayChange {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].path < out[j].path })
 	return out
+}
+
+// sharedContents finds the contents that lie in data objects.
+func sharedContents(changes []*overlayChange) map[format.Hash]*Version {
+	m := map[format.Hash]*Version{}
+	for _, c := range changes {
+		if !c.v.Deleted && !c.v.place.Inline {
+			m[c.v.SHA256] = &c.v
+		}
+	}
+	return m
 }
 
 // find returns the newest pending version of path at or before slot at.

@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"bytes"
 	"context"
 	"testing"
 )
@@ -39,4 +40,36 @@ func TestAListIsOfOneState(t *testing.T) {
 			t.Errorf("%s of slot %d, want all of slot %d; %v", v.Path, v.Slot, p.Head(), err)
 		}
 	}
+}
+
+// Contents of a record that waits for accounting are shared like any others.
+func TestContentsThatJustLandedAreStoredOnce(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	p.put(map[string][]byte{"first": {}})
+	if err := p.overlay.flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	unlock := p.lockCatalog()
+	want := map[string][]byte{"big": noise(1, 2<<20), "small": noise(2, 300<<10)}
+	p.put(want)
+	b, err := p.Begin(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range want {
+		put, err := b.Put(t.Context(), path+"2", bytes.NewReader(data), nil)
+		if err != nil || !put.Deduplicated {
+			t.Errorf("%s: %+v, %v; want it shared", path, put, err)
+		}
+	}
+	unlock()
+	p.faults.Reset()
+	if _, err := b.Commit(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.faults.Counts(); got.Requests() != 1 {
+		t.Errorf("%v, want the record only", got)
+	}
+	p.want(map[string][]byte{"big2": want["big"], "small2": want["small"]})
 }
