@@ -147,11 +147,11 @@ func (s *Snapshot) History(ctx context.Context, path string) iter.Seq2[Version, 
 					return err
 				}
 				if page = append(page, r.Version); int64(len(page)) == rows {
-					return enough
+					return errStop
 				}
 				return nil
 			})
-			return page, errEnough(err)
+			return page, orStopped(err)
 		})(yield)
 	}
 }

@@ -27,7 +27,7 @@ func (s *Snapshot) VersionRows(ctx context.Context, first, limit string) iter.Se
 					return fmt.Errorf("%s: %w", c.path, err)
 				}
 				if limit != "" && format.VersionKey(r.Path, r.Slot) >= limit {
-					return enough
+					return errStop
 				}
 				v, err := s.versionRow(ctx, c, &r)
 				if err != nil {
@@ -44,7 +44,7 @@ func (s *Snapshot) VersionRows(ctx context.Context, first, limit string) iter.Se
 				err = c.page(ctx, each, `SELECT `+versionColumns+` FROM versions v
 					WHERE v.path > ? ORDER BY v.path, v.slot LIMIT ?`, path, rows-int64(len(page)))
 			}
-			return page, errEnough(err)
+			return page, orStopped(err)
 		})(yield)
 	}
 }

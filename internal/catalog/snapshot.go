@@ -320,7 +320,7 @@ func (s *Snapshot) ChangedSince(ctx context.Context, path string, base uint64, o
 }
 
 // errStop ends a walk early.
-var errStop = errors.New("enough")
+var errStop = errors.New("stopped early")
 
 func orStopped(err error) error {
 	if errors.Is(err, errStop) {
