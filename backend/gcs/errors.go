@@ -138,6 +138,8 @@ func (r *reply) badChecksum() bool {
 
 // judge says what became of an attempt that failed with err. A bare 404 is left
 // as a *reply: the caller knows, or asks, what is missing.
+//
+//lint:ignore ST1008 the class says how to take the error, so it comes behind it
 func judge(ctx context.Context, op operation, s snapshot, err error) (error, class) {
 	if s.part && (s.status == http.StatusNotFound || s.status == http.StatusGone) {
 		r := readReply(s.status, s.body, err)
@@ -187,6 +189,7 @@ func ctxError(ctx context.Context) error {
 	return err
 }
 
+//lint:ignore ST1008 the class says how to take the error, so it comes behind it
 func judgeReply(op operation, r *reply, deciding bool) (error, class) {
 	wrap := func(sentinel error) error { return fmt.Errorf("%w: %w", sentinel, r) }
 	switch {
@@ -233,6 +236,8 @@ func judgeReply(op operation, r *reply, deciding bool) (error, class) {
 }
 
 // undecided is for answers that do not say whether the request was carried out.
+//
+//lint:ignore ST1008 the class says how to take the error, so it comes behind it
 func undecided(op operation, r *reply, deciding bool) (error, class) {
 	switch {
 	case op.writes() && deciding:

@@ -73,6 +73,7 @@ type decided struct{ error }
 
 func (e decided) Unwrap() error { return e.error }
 
+//lint:ignore ST1008 the class says how to take the error, so it comes behind it
 func classify(ctx context.Context, op operation, s snapshot, err error) (error, class) {
 	if e, ok := err.(decided); ok {
 		return e.error, final

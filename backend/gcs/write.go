@@ -120,7 +120,6 @@ func (d *Driver) send(ctx context.Context, rec *record, h *storage.ObjectHandle,
 		// Both the request that breaks off and the checksum that does not fit what
 		// came of it keep the store from making the object.
 		cancel()
-		_ = w.CloseWithError(in.err)
 		_ = w.Close() // waits for the end of the request
 		return backend.Info{}, decided{in.err}
 	}
