@@ -105,7 +105,7 @@ func TestAFileThatChangesBeforeItIsSentIsRefused(t *testing.T) {
 				}
 			}
 			gate.Open()
-			if code := exitCode(t, cmd.Wait()); code != 1 {
+			if code := endOf(t, cmd); code != 1 {
 				t.Errorf("exit code %d", code)
 			}
 			var e errorJSON

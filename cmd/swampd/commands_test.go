@@ -150,6 +150,7 @@ func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
 	for _, store := range []string{
 		"ftp://host/dir", "http://host/x", "s3:/bucket", "s3:bucket", "gs:/bucket/x", "file:dir", "file://relative", "s3://", "gs:///x",
 		"s3://bucket/x#fragment", "s3://bucket/%zz",
+		"s3://bucket/x?no_such_parameter=1", "s3://bucket/x?region=a&region=b", "s3://me@bucket/x",
 	} {
 		for _, args := range [][]string{{"init"}, {"ls"}, {"put", "."}, {"doctor"}} {
 			c.run(append(args, "-s", store)...).wantCode(2).wantErr("swampd: ").wantPlain()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/datastore"
 )
 
@@ -215,3 +218,21 @@ type joined []error
 
 func (j joined) Error() string   { return "several" }
 func (j joined) Unwrap() []error { return j }
+
+// An upload that fails makes the next put fail too, whatever file that is of.
+func TestAnErrorOfTheStoreIsNotBlamedOnAFile(t *testing.T) {
+	about := &fs.PathError{Op: "open", Path: "dir/file", Err: fs.ErrPermission}
+	upload := &backend.Error{Op: "create", Key: "data/x", Err: datastore.ErrChanged}
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{about, true}, {&datastore.Error{Op: "put", Key: "file", Err: about}, true}, {&datastore.Error{Op: "put", Err: datastore.ErrChanged}, true},
+		{&fs.PathError{Op: "open", Path: "/store/data/x", Err: fs.ErrPermission}, false},
+		{&datastore.Error{Op: "put", Key: "file", Err: upload}, false}, {context.Canceled, false}, {datastore.ErrFenced, false},
+	} {
+		if got := isFileError(c.err, "dir/file"); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
