@@ -269,7 +269,12 @@ func TestDeletesNameTheKeysThatRemain(t *testing.T) {
 		}
 	}
 	if sc.count() != 2 {
-		t.Errorf("%d requests, want 2", sc.count())
+		t.Fatalf("%d requests, want 2", sc.count())
+	}
+	for _, k := range []string{"data/a", "data/b", "data/c", "data/d"} {
+		if got, want := strings.Contains(sc.bodies[1], "store/"+k+"<"), k == "data/b"; got != want {
+			t.Errorf("the second request asks for %s: %t, want %t", k, got, want)
+		}
 	}
 
 	// A batch that fails as a whole leaves itself and those after it.

@@ -195,13 +195,15 @@ type script struct {
 	mu    sync.Mutex
 	n     int
 	reply func(n int, req *http.Request) (*http.Response, error)
-	// ops are the requests so far, as "METHOD path?query".
-	ops []string
+	// bodies are those of the requests so far.
+	bodies []string
 }
 
 func (s *script) Do(req *http.Request) (*http.Response, error) {
+	var body []byte
 	if req.Body != nil {
-		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
 			return nil, err
 		}
 	}
@@ -211,7 +213,7 @@ func (s *script) Do(req *http.Request) (*http.Response, error) {
 	s.mu.Lock()
 	n := s.n
 	s.n++
-	s.ops = append(s.ops, req.Method+" "+req.URL.RequestURI())
+	s.bodies = append(s.bodies, string(body))
 	s.mu.Unlock()
 	return s.reply(n, req)
 }
