@@ -17,7 +17,9 @@ import (
 	"github.com/swampd/swampd/internal/testserver"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) { // Before anything runs that looks at it.
+	time.Local = time.FixedZone("far", 7*3600)
+	testserver.Main(m) }
 
 func endpoint(t *testing.T, storeURL string) string {
 	t.Helper()
