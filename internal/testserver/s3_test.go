@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { // Before anything runs that looks at it.
 	time.Local = time.FixedZone("far", 7*3600)
-	testserver.Main(m) }
+	testserver.Main(m)
+}
 
 func endpoint(t *testing.T, storeURL string) string {
 	t.Helper()
