@@ -62,7 +62,9 @@ func noise(n int) []byte {
 
 func s3Store(b *testing.B) string {
 	b.Helper()
-	return testserver.S3(b).NewBucket(b)
+	srv := testserver.S3(b)
+	srv.Setenv(b)
+	return srv.NewBucket(b)
 }
 
 func open(b *testing.B, url string) *datastore.Store {
