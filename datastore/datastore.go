@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/writer"
 )
 
@@ -62,14 +63,14 @@ type Options struct {
 // there is a datastore already. An Init that was interrupted can be repeated.
 func Init(ctx context.Context, url string, opts *Options) (*Store, error) {
 	s, err := initStore(ctx, url, opts)
-	return s, fail("init", url, err)
+	return s, fail("init", backend.Redact(url), err)
 }
 
 // Open opens the datastore at url and catches up with its log: two round trips
 // if the local cache is current. ErrNotFound if there is no datastore.
 func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	s, err := openStore(ctx, url, opts)
-	return s, fail("open", url, err)
+	return s, fail("open", backend.Redact(url), err)
 }
 
 // ID returns the datastore's id.

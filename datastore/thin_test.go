@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -250,5 +251,14 @@ func TestRequestBudget(t *testing.T) {
 	}
 	if got := q.faults.Counts(); got.Requests() != 2 {
 		t.Errorf("an update without news: %v, want the next slot and the checkpoint record", got)
+	}
+}
+
+func TestAnErrorHoldsNoSecretOfTheAddress(t *testing.T) {
+	for _, open := range []func(context.Context, string, *Options) (*Store, error){Init, Open} {
+		_, err := open(context.Background(), "nowhere://user:hunter2@bucket/prefix?secret=hunter2", nil)
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("got %v", err)
+		}
 	}
 }
