@@ -227,10 +227,12 @@ type prober struct {
 	roundTrip time.Duration // of the request that gave skew; 0: none yet
 }
 
-// key names an object of the probe, record one that can be replaced.
-func (p *prober) key(name string) string { return p.own("probe/" + p.id + "/" + name) }
+// key names an object of the probe, record one that can be replaced. The unique
+// part comes last: names of its own for directories would stay behind in a store
+// that has directories.
+func (p *prober) key(name string) string { return p.own("probe/" + name + "-" + p.id) }
 func (p *prober) record(name string) string {
-	return p.own(ControlPrefix + "probe/" + p.id + "/" + name)
+	return p.own(ControlPrefix + "probe/" + name + "-" + p.id)
 }
 
 func (p *prober) own(key string) string {
@@ -271,7 +273,7 @@ func (p *prober) cleanUp() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("objects below probe/%s and %sprobe/%s may remain: %w", p.id, ControlPrefix, p.id, err)
+		return fmt.Errorf("objects below probe/ and %sprobe/ whose names end with %s may remain: %w", ControlPrefix, p.id, err)
 	}
 	return nil
 }
