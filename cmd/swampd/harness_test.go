@@ -223,6 +223,7 @@ var unstable = []struct {
 	{regexp.MustCompile(`"seconds":[0-9.e-]+`), `"seconds":SECONDS`},
 	{regexp.MustCompile(`"(writer|session)":"[^"]*"`), `"$1":"SOMEBODY"`},
 	{regexp.MustCompile(`"bytes":\d+,"commit"`), `"bytes":N,"commit"`},
+	{regexp.MustCompile(`("kind":"fence".*"bytes":)\d+`), `${1}N`}, // grows with the digits of the pid
 	{regexp.MustCompile(`\S+ pid \d+`), "HOST pid N"},
 	{regexp.MustCompile(`swampd (v[^ ,]*|\(devel\)|unknown), (revision \w+, )?go[^ ,]*, \w+/\w+`), "swampd VERSION"},
 }
