@@ -358,6 +358,9 @@ func TestResumableUploads(t *testing.T) {
 			case info.Size != int64(len(data)) || info.Date.IsZero():
 				t.Errorf("info %+v", info)
 			}
+			if strings.HasPrefix(c.name, "a part") && requests(s.proxy, starts) != 1 {
+				t.Errorf("the upload was begun %d times, want once", requests(s.proxy, starts))
+			}
 			if n := requests(s.proxy, lastParts); n > 1 && c.want != nil {
 				t.Errorf("the part that decides was sent %d times", n)
 			}
