@@ -193,7 +193,7 @@ func partAgain(rec *record) func(error) bool {
 		s := rec.snapshot()
 		var e *googleapi.Error
 		switch errors.As(err, &e); {
-		case rec.failed() > maxPartFailures:
+		case rec.failed() > maxPartFailures || errors.Is(err, errEarly):
 			return false
 		case s.deciding:
 			return e != nil && e.Code == http.StatusTooManyRequests

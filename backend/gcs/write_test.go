@@ -500,6 +500,9 @@ func TestAnUploadThatIsAnsweredTooEarly(t *testing.T) {
 	s.proxy.Inject(testserver.Fault{Match: otherParts, Status: 200, Body: `{"generation":"7","size":"1","crc32c":"AAAAAA=="}`})
 	_, err := s.Create(t.Context(), "data/x", backend.Bytes(noise(5*chunkUnit)))
 	isPlain(t, "a part", err, "before all of it was sent")
+	if n := requests(s.proxy, otherParts); n != 1 {
+		t.Errorf("%d parts were sent, want 1: a store that does so once does it again", n)
+	}
 	s.holds(t, "data/x", nil)
 }
 
