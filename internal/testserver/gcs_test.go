@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/storage"
 	"google.golang.org/api/googleapi"
+	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
 
 	"github.com/swampd/swampd/backend"
@@ -205,5 +206,53 @@ func TestGCSServesOtherProcesses(t *testing.T) {
 	}
 	if len(p.Requests()) == 0 {
 		t.Error("the child did not go through the proxy")
+	}
+}
+
+// With the variable set, tests use prefixes of that store and empty them.
+func TestGCSOfTheEnvironment(t *testing.T) {
+	const variable = "SWAMPD_TEST_GCS_EXTERNAL"
+	if os.Getenv(variable) != "" {
+		srv := testserver.GCS(t)
+		if !srv.External() {
+			t.Fatal("the server is one of the test's own")
+		}
+		storeURL := srv.NewBucket(t)
+		if other := srv.NewBucket(t); other == storeURL || !strings.Contains(storeURL, "/store/test-") {
+			t.Fatalf("two stores %s and %s, want two below the prefix", storeURL, other)
+		}
+		b, err := backend.Open(t.Context(), storeURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		if _, err := b.Create(t.Context(), "data/child", backend.Bytes([]byte("hello"))); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	srv := testserver.GCS(t)
+	if srv.External() {
+		t.Skipf("%s is set: this test needs a server of its own", testserver.GCSURLVariable)
+	}
+	storeURL := srv.NewBucket(t)
+	p := srv.Proxy(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestGCSOfTheEnvironment$")
+	cmd.Env = append(os.Environ(), variable+"=1", testserver.GCSURLVariable+"="+srv.ProxyURL(t, p, storeURL))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	made := 0
+	for _, r := range p.Requests() {
+		if r.Method == http.MethodPost && r.Status == http.StatusOK {
+			made++
+		}
+	}
+	if made != 1 {
+		t.Errorf("%d objects were made, want 1", made)
+	}
+	_, err := gcsBucket(t, srv, srv.Endpoint(), storeURL).Objects(t.Context(), nil).Next()
+	if !errors.Is(err, iterator.Done) {
+		t.Errorf("something is left after the test: %v", err)
 	}
 }
