@@ -81,9 +81,6 @@ func TestOpeningWithoutACacheReadsTheCheckpointAndOnlyTheRecordsAfterIt(t *testi
 }
 
 func TestACheckpointSharesWhatDidNotChange(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a state of several shards")
-	}
 	e := newEnv(t, nil)
 	p := e.open(nil)
 	p.put(manyPaths(60_000))
