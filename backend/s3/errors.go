@@ -68,8 +68,11 @@ func (d *Driver) examine(ctx context.Context, ex *exchange, err error) *failure 
 		api   smithy.APIError
 		creds *credentialsError
 		body  *bodyError
+		found *decidedError
 	)
 	switch {
+	case errors.As(err, &found):
+		f.says, f.sentinel = found.says, found.sentinel
 	case errors.As(err, &body):
 		f.says = "reading the content: " + body.Error()
 	case ex.status == 0 && ctx.Err() != nil:

@@ -51,8 +51,46 @@ func TestAWriteThatIsCutBeforeItsLastByteIsSentAgain(t *testing.T) {
 	if _, err := w.b.Create(t.Context(), "data/x", backend.Bytes(data)); err != nil {
 		t.Fatal(err)
 	}
-	w.wantRequests(t, "PutObject", "PutObject")
+	w.wantRequests(t, "PutObject", "HeadObject", "PutObject")
 	holds(t, w.direct, "data/x", data)
+}
+
+// A store answers a write whose condition fails before it has the body, and
+// closes: the sender sees a reset connection instead of the answer. It looks
+// itself then, and says what the answer said.
+func TestAWriteThatIsCutBecauseItsConditionFailsSaysSo(t *testing.T) {
+	w := newWired(t)
+	v := holds(t, w.direct, put(t, w.direct, "_control/x", "old"), []byte("old")).Version
+	cut := w.proxy.Inject(testserver.Fault{Match: isPut, Cut: true})
+	data := backend.Bytes(noise(32 << 20))
+	_, err := w.b.Create(t.Context(), "_control/x", data)
+	wantError(t, err, backend.ErrExists, "a look at the object")
+	w.wantRequests(t, "PutObject", "HeadObject")
+
+	_, err = w.b.Replace(t.Context(), "_control/x", data, "\"another\"")
+	wantError(t, err, backend.ErrChanged, "a look at the object")
+	w.wantRequests(t, "PutObject", "HeadObject")
+
+	_, err = w.b.Replace(t.Context(), "_control/none", data, v)
+	wantError(t, err, backend.ErrChanged, "a look at the object")
+	w.wantRequests(t, "PutObject", "HeadObject")
+
+	// Where the condition holds, the write is sent again, and succeeds at last.
+	cut.Remove()
+	w.proxy.Inject(testserver.Fault{Match: isPut, Cut: true, Times: 1})
+	if _, err := w.b.Replace(t.Context(), "_control/x", data, v); err != nil {
+		t.Fatal(err)
+	}
+	w.wantRequests(t, "PutObject", "HeadObject", "PutObject")
+}
+
+// put makes an object and returns its key.
+func put(t *testing.T, b *backend.Bucket, key, text string) string {
+	t.Helper()
+	if _, err := b.Create(t.Context(), key, backend.Bytes([]byte(text))); err != nil {
+		t.Fatal(err)
+	}
+	return key
 }
 
 func TestAContextThatEndsWhileAWriteIsInFlightIsUnknown(t *testing.T) {

@@ -80,6 +80,10 @@ func (d *Driver) putWhole(ctx context.Context, key string, body backend.Body, co
 		ex.partial = !sent
 		if err == nil {
 			etag, err = quotedETag(out.ETag)
+		} else if ex.cut() && ctx.Err() == nil {
+			if decided := d.decided(ctx, ex, key, cond); decided != nil {
+				return decided
+			}
 		}
 		return err
 	})
@@ -87,6 +91,44 @@ func (d *Driver) putWhole(ctx context.Context, key string, body backend.Body, co
 		return backend.Info{}, backend.WithDate(writeError(err, cond), ex.date)
 	}
 	return written(ex, body.Size, etag), nil
+}
+
+// decidedError is a condition that was found not to hold by looking, where the
+// store's own answer did not arrive.
+type decidedError struct {
+	says     string
+	sentinel error
+}
+
+func (e *decidedError) Error() string { return e.says }
+
+// decided looks at a key after a connection was cut before the end of the body.
+// Stores answer a write whose condition fails without reading the body, and close
+// the connection; with the body still on its way, the answer may be discarded by
+// the sender's own kernel. Nothing of this call was made, so what is there decides
+// it as the lost answer did. It returns nil if the write may still succeed, or if
+// nothing could be learned.
+func (d *Driver) decided(ctx context.Context, ex *exchange, key string, cond condition) error {
+	look := &exchange{}
+	out, err := d.client.HeadObject(withExchange(ctx, look), &s3.HeadObjectInput{Bucket: &d.bucket, Key: d.name(key)})
+	var sentinel error
+	switch {
+	case err != nil:
+		if cond.isCreate() || !d.examine(ctx, look, err).isMissing() {
+			return nil
+		}
+		sentinel = backend.ErrChanged
+	case cond.isCreate():
+		sentinel = backend.ErrExists
+	default:
+		etag, err := quotedETag(out.ETag)
+		if err != nil || etag == *cond.ifMatch {
+			return nil
+		}
+		sentinel = backend.ErrChanged
+	}
+	ex.date = look.date
+	return &decidedError{"the connection was lost before all of the content was sent, and a look at the object decided it", sentinel}
 }
 
 // payloadHash signs a request over a hash that is known, so that the SDK does

@@ -66,6 +66,10 @@ func (ex *exchange) unsent() bool {
 	return !ex.called.Load() || ex.traced.Load() && !ex.connected.Load()
 }
 
+// cut says that something was sent, but not all of the body, and that no answer
+// came.
+func (ex *exchange) cut() bool { return ex.status == 0 && ex.partial && !ex.unsent() }
+
 type exchangeKey struct{}
 
 func withExchange(ctx context.Context, ex *exchange) context.Context {
