@@ -14,6 +14,7 @@ import (
 	"github.com/swampd/swampd/internal/catalog"
 	"github.com/swampd/swampd/internal/format"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 )
 
 // VerifyOptions says how deep to look. Nil means: no contents are read.
@@ -283,10 +284,15 @@ func (v *verifier) objects(ctx context.Context, snap *catalog.Snapshot) error {
 	return err
 }
 
+// verifyRoom is how many bytes of footers and change lists are checked at once;
+// decoded, they take some ten times as much.
+const verifyRoom = 4 << 20
+
 // readData reads every version's content, and the footers.
 func (v *verifier) readData(ctx context.Context, snap *catalog.Snapshot) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(fetchAtOnce)
+	room := semaphore.NewWeighted(verifyRoom)
 	for o, err := range snap.Objects(gctx, "") {
 		if err != nil {
 			return errors.Join(err, g.Wait())
@@ -294,7 +300,18 @@ func (v *verifier) readData(ctx context.Context, snap *catalog.Snapshot) error {
 		if !o.Live() {
 			continue
 		}
-		g.Go(func() error { return v.soften(gctx, o.Object.Name, v.object(gctx, &o.Object)) })
+		need := int64(o.Object.FooterSize)
+		if o.Object.Kind == format.ObjectList {
+			need = o.Object.Size
+		}
+		need = min(need, verifyRoom)
+		if err := room.Acquire(gctx, need); err != nil {
+			return errors.Join(err, g.Wait())
+		}
+		g.Go(func() error {
+			defer room.Release(need)
+			return v.soften(gctx, o.Object.Name, v.object(gctx, &o.Object))
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
