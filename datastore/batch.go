@@ -276,18 +276,19 @@ func (b *Batch) unchanged(ctx context.Context, ch *format.Change) (bool, error) 
 // The content is staged all the same, in case that object dies before the
 // commit (R5).
 func (b *Batch) share(ctx context.Context, sc *staged) (bool, error) {
-	pending, snap, err := b.s.view(ctx)
+	view, err := b.s.borrow(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer snap.Close()
-	for _, l := range pending {
+	for _, l := range view.pending {
 		if v := l.contents()[sc.change.SHA256]; v != nil && v.Size == sc.change.Size {
+			b.s.giveBack(view, false)
 			b.st.share(sc, v.place.Located)
 			return true, nil
 		}
 	}
-	loc, found, err := snap.FindContent(ctx, sc.change.SHA256, sc.change.Size)
+	loc, found, err := view.snap.FindContent(ctx, sc.change.SHA256, sc.change.Size)
+	b.s.giveBack(view, err != nil)
 	if err != nil || !found {
 		return false, err
 	}

@@ -35,20 +35,17 @@ func (s *Store) lookup(ctx context.Context, path string, at uint64) (Version, bo
 	if err != nil {
 		return Version{}, false, err
 	}
-	pending, err := s.pending(ctx)
+	view, err := s.borrow(ctx)
 	if err != nil {
 		return Version{}, false, err
 	}
-	if v, ok := find(pending, path, or(slot, Newest)); ok {
+	if v, ok := find(view.pending, path, or(slot, Newest)); ok {
+		s.giveBack(view, false)
 		return v, true, nil
 	}
-	snap, err := s.snapshot(ctx)
-	if err != nil {
-		return Version{}, false, err
-	}
-	defer snap.Close()
 	// A slot that is pending is beyond the catalog's head: there, its head counts.
-	cv, err := snap.Lookup(ctx, path, clip(slot, snap))
+	cv, err := view.snap.Lookup(ctx, path, clip(slot, view.snap))
+	s.giveBack(view, err != nil && !errors.Is(err, catalog.ErrNoVersion))
 	if errors.Is(err, catalog.ErrNoVersion) {
 		if cv.Op == format.OpDelete {
 			return fromCatalog(&cv), true, nil

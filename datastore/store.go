@@ -41,6 +41,7 @@ type Store struct {
 
 	cat     *catalog.DB
 	overlay *overlay
+	views   views
 
 	// session is held while a lease is acquired or released.
 	session chan struct{}
@@ -486,6 +487,7 @@ func (s *Store) Close() error {
 	defer cancel()
 	errs = append(errs, s.release(ctx))
 	s.overlay.close(ctx)
+	s.endViews()
 	errs = append(errs, s.closeStaging(), s.cat.Close(), s.bucket.Close())
 	return fail("close", "", errors.Join(errs...))
 }
