@@ -120,12 +120,15 @@ func (st *staging) fromFile(ctx context.Context, name string, fi fs.FileInfo, sm
 	return c, nil
 }
 
-// readExactly reads a file of the given size, and one byte more if there is one.
+// readExactly reads a file that has the given size; of one that says 0, as those
+// of /proc do, a byte, if there is one. Whether a file has grown meanwhile is for
+// the caller to see.
 func readExactly(f *os.File, size int64, buf []byte) ([]byte, error) {
-	if int64(cap(buf)) < size+1 {
-		buf = make([]byte, 0, size+1)
+	size = max(size, 1)
+	if int64(cap(buf)) < size {
+		buf = make([]byte, 0, size)
 	}
-	n, err := io.ReadFull(f, buf[:size+1])
+	n, err := io.ReadFull(f, buf[:size])
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		err = nil
 	}
@@ -162,7 +165,7 @@ func (st *staging) fromReaderLarge(ctx context.Context, r io.Reader) (*content, 
 
 // compresses says whether zstd saves a tenth.
 func compresses(b []byte) bool {
-	_, codec := format.CompressContent(nil, b)
+	_, codec := format.Compress(nil, b)
 	return codec != format.CodecRaw
 }
 
@@ -254,7 +257,7 @@ func storeBlock(raw []byte, out *os.File, sum hash.Hash, first bool, codec *form
 		buf := blockBuffers.Get().(*[]byte)
 		defer blockBuffers.Put(buf)
 		var c format.Codec
-		stored, c = format.CompressContent((*buf)[:0], raw)
+		stored, c = format.Compress((*buf)[:0], raw)
 		ref.Codec = c
 		if first {
 			*codec = c

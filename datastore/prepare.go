@@ -19,11 +19,13 @@ func (st *staging) prepare(ctx context.Context, cs *changeSet, p *prepared) erro
 	if err != nil {
 		return err
 	}
-	if err := st.settle(ctx); err != nil {
+	p.contents = contents
+	// Names and checksums are known since the packs were sealed, so the changes
+	// are encoded while the last of them are on their way.
+	if err := st.encode(ctx, cs, p); err != nil {
 		return err
 	}
-	p.contents = contents
-	return st.encode(ctx, cs, p)
+	return st.settle(ctx)
 }
 
 // sealOrInline completes the last pack, or, if all small contents together fit

@@ -132,7 +132,7 @@ func (st *staging) stage(ctx context.Context, c *content, sc *staged) error {
 	}
 	buf := smallBuffers.Get().(*[]byte)
 	defer smallBuffers.Put(buf)
-	stored, codec := format.CompressContent((*buf)[:0], c.small)
+	stored, codec := format.Compress((*buf)[:0], c.small)
 	if codec != format.CodecRaw {
 		*buf = stored[:0]
 	}

@@ -11,21 +11,14 @@ import (
 // compressed here gains from a larger one.
 const zstdWindow = 1 << 20
 
-// Encoders and one decoder for the process: EncodeAll and DecodeAll run in
+// One encoder and one decoder for the process: EncodeAll and DecodeAll run in
 // the goroutine that calls them and keep one state for each of GOMAXPROCS.
 var (
 	encoder = sync.OnceValue(func() *zstd.Encoder {
-		// A single segment says its size also where it is below 256 bytes, which
-		// the format asks for. Checksums are taken outside.
-		e, err := zstd.NewWriter(nil, zstd.WithWindowSize(zstdWindow), zstd.WithSingleSegment(true), zstd.WithEncoderCRC(false))
-		if err != nil {
-			panic(fmt.Sprintf("the options of the zstd encoder are wrong: %v", err))
-		}
-		return e
-	})
-	// Contents are many and often do not compress: the fastest level gives up on
-	// those in a third of the time, and makes the others a few hundredths larger.
-	contentEncoder = sync.OnceValue(func() *zstd.Encoder {
+		// Much that comes here does not compress, contents as well as lists full of
+		// hashes: the fastest level gives up on that in a third of the time, and makes
+		// the rest a few hundredths larger. A single segment says its size also where
+		// it is below 256 bytes, which the format asks for. Checksums are taken outside.
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(zstdWindow),
 			zstd.WithSingleSegment(true), zstd.WithEncoderCRC(false))
 		if err != nil {
@@ -45,16 +38,9 @@ var (
 
 // Compress appends src to dst, as one zstd frame where that saves a tenth, and
 // as it is otherwise. Equal bytes give equal bytes.
-func Compress(dst, src []byte) ([]byte, Codec) { return compressWith(encoder(), dst, src) }
-
-// CompressContent is Compress for the contents of files.
-func CompressContent(dst, src []byte) ([]byte, Codec) {
-	return compressWith(contentEncoder(), dst, src)
-}
-
-func compressWith(e *zstd.Encoder, dst, src []byte) ([]byte, Codec) {
+func Compress(dst, src []byte) ([]byte, Codec) {
 	before := len(dst)
-	dst = e.EncodeAll(src, dst)
+	dst = encoder().EncodeAll(src, dst)
 	if got := len(dst) - before; got > 0 && got <= len(src)-(len(src)+9)/10 {
 		return dst, CodecZstd
 	}
