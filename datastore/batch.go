@@ -193,6 +193,9 @@ func (b *Batch) put(ctx context.Context, path string, o *PutOptions, read func(*
 	if err != nil {
 		return Put{}, err
 	}
+	if c.large == nil {
+		b.s.bytesRead.Add(c.size)
+	}
 	ch.Size, ch.SHA256 = c.size, c.sum
 	put := Put{Path: path, Size: c.size, SHA256: c.sum}
 	if o.SkipUnchanged && !b.fresh {

@@ -133,6 +133,8 @@ func (c *changeSet) close() error {
 type spill struct {
 	db   *sql.DB
 	name string
+	// Prepared on the only connection, for what is done with each change.
+	one, del *sql.Stmt
 }
 
 func openSpill(ctx context.Context, name string) (*spill, error) {
@@ -147,7 +149,14 @@ func openSpill(ctx context.Context, name string) (*spill, error) {
 	if _, err := db.ExecContext(ctx, `CREATE TABLE c (path BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID`); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &spill{db, name}, nil
+	s := &spill{db: db, name: name}
+	if s.one, err = db.PrepareContext(ctx, `SELECT v FROM c WHERE path = ?`); err == nil {
+		s.del, err = db.PrepareContext(ctx, `DELETE FROM c WHERE path = ?`)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
 }
 
 // pathToURI escapes what SQLite gives a meaning in a file name.
@@ -188,7 +197,7 @@ func (s *spill) add(ctx context.Context, changes map[string]*staged) error {
 
 func (s *spill) get(ctx context.Context, path string) (*staged, error) {
 	var v []byte
-	err := s.db.QueryRowContext(ctx, `SELECT v FROM c WHERE path = ?`, []byte(path)).Scan(&v)
+	err := s.one.QueryRowContext(ctx, []byte(path)).Scan(&v)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -199,7 +208,7 @@ func (s *spill) get(ctx context.Context, path string) (*staged, error) {
 }
 
 func (s *spill) remove(ctx context.Context, path string) (bool, error) {
-	res, err := s.db.ExecContext(ctx, `DELETE FROM c WHERE path = ?`, []byte(path))
+	res, err := s.del.ExecContext(ctx, []byte(path))
 	if err != nil {
 		return false, err
 	}

@@ -236,6 +236,7 @@ func (s *Store) landRecord(ctx context.Context, rec *format.Record, lists *listF
 	if err != nil {
 		return false, err
 	}
+	s.opts.Progress(Progress{Phase: "commit"})
 	r := newSent(rec, data, s.follow.proof)
 	s.sentHash[r.hash] = true
 	v, proof, err := s.decide(ctx, r, always)

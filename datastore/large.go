@@ -153,6 +153,7 @@ func (st *staging) largeFromFile(ctx context.Context, f *os.File, name string) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	c.large.source = name
 	c.large.body.Open = func() (io.ReadSeekCloser, error) { return openNoFollow(name) }
 	return c, nil
 }
@@ -211,6 +212,7 @@ func (st *staging) readLarge(ctx context.Context, r io.Reader, out *os.File) (*c
 				}
 				c.foot.Blocks = append(c.foot.Blocks, ref)
 				c.size += int64(n)
+				st.s.opts.Progress(Progress{Phase: "read", Done: st.s.bytesRead.Add(int64(n))})
 				c.place.Length += ref.Length
 				hashed <- block{buf, n}
 			}

@@ -91,6 +91,9 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 			// Of the barrier, which is nothing of the caller's.
 			err = fmt.Errorf("%w: taking over has no clear answer yet (%v)", ErrBusy, err)
 		}
+		if errors.Is(err, writer.ErrExpired) {
+			err = fmt.Errorf("%w: taking over lasted longer than the lease: %w", ErrBusy, err)
+		}
 		return nil, named(ctx, err)
 	}
 	s.setHold(hold)

@@ -29,7 +29,7 @@ type staging struct {
 	reserve *packWriter // takes small contents that a live object has already
 	dups    []format.Object
 	dupAt   map[string]int
-	seen    map[format.Hash]format.Place // own places of small contents, bounded
+	seen    map[format.Hash]format.Place // own places of contents, bounded
 	err     error                        // first failed upload
 	packed  int                          // packs sealed or begun, reserve not counted
 
@@ -55,7 +55,8 @@ type object struct {
 
 	// Of a large object until its footer is known.
 	finish  func(foot []byte) (format.Hash, error)
-	inPlace bool // the stored bytes are the source file itself
+	inPlace bool   // the stored bytes are the source file itself
+	source  string // that file
 }
 
 func newStaging(s *Store, entry, session uuid.UUID) *staging {
@@ -147,11 +148,18 @@ func (st *staging) stageLarge(c *content, sc *staged) error {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if place, ok := st.seen[c.sum]; ok && sc.dup < 0 {
+		sc.change.Place = place
+		return c.discard()
+	}
 	c.place.Object = len(st.objects)
 	sc.change.Place = c.place
 	st.objects = append(st.objects, c.large)
 	c.large.ready = true
 	if sc.dup < 0 {
+		if len(st.seen) < seenMax {
+			st.seen[c.sum] = c.place
+		}
 		st.need(c.place.Object)
 	}
 	return nil
@@ -255,8 +263,10 @@ func (s *Store) upload(ctx context.Context, o *object) error {
 		cancel()
 		switch {
 		case err == nil:
-			s.opts.Progress(Progress{Phase: "upload", Done: o.meta.Size})
+			s.opts.Progress(Progress{Phase: "upload", Done: s.uploaded.Add(o.meta.Size)})
 			return nil
+		case (errors.Is(err, backend.ErrBadContent) || errors.Is(err, ErrChanged)) && o.source != "":
+			return fmt.Errorf("%w: %s is not what was put; put it again when nothing writes to it (%w)", ErrChanged, o.source, err)
 		case errors.Is(err, backend.ErrBadContent):
 			return fmt.Errorf("%w: %w", ErrChanged, err)
 		case ctx.Err() != nil:

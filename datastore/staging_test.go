@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/swampd/swampd/internal/faults"
@@ -179,13 +181,93 @@ func TestAFileThatChangedAfterStagingRefusesTheCommit(t *testing.T) {
 				a.want(map[string][]byte{"f": data, "other": text(5)})
 				return
 			}
-			if !errors.Is(err, ErrChanged) {
-				t.Fatalf("got %v, want ErrChanged", err)
+			if !errors.Is(err, ErrChanged) || !strings.Contains(err.Error(), file) {
+				t.Fatalf("got %v, want ErrChanged and the file's name", err)
 			}
 			a.want(map[string][]byte{"f": nil, "other": nil})
 			if err := b.Discard(); err != nil {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// Equal contents of one batch are sent once, small or large, from memory or from
+// files.
+func TestEqualContentsOfABatchAreSentOnce(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	large, small := noise(1, 2<<20), noise(2, 300<<10)
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, large, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := a.Begin(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.faults.Reset()
+	for path, data := range map[string][]byte{"l1": large, "l2": large, "s1": small, "s2": small} {
+		if _, err := b.Put(ctx, path, bytes.NewReader(data), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.PutFile(ctx, "l3", file, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Commit(ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	if n := a.faults.CountsOf("data/").Requests(); n != 2 {
+		t.Errorf("%d requests for data objects, want 2: %v", n, a.faults.CountsOf("data/"))
+	}
+	a.want(map[string][]byte{"l1": large, "l2": large, "l3": large, "s1": small, "s2": small})
+}
+
+func TestProgressTellsWhatWasDone(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t, nil)
+	var mu sync.Mutex
+	most := map[string]int64{}
+	note := func(p Progress) {
+		mu.Lock()
+		defer mu.Unlock()
+		most[p.Phase] = max(most[p.Phase], p.Done)
+	}
+	a := e.open(&Options{Progress: note})
+	b, err := a.Begin(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents := map[string][]byte{"small": noise(1, 300<<10), "l1": noise(2, 2<<20), "l2": noise(3, 3<<20)}
+	var all int64
+	for path, data := range contents {
+		all += int64(len(data))
+		if _, err := b.Put(ctx, path, bytes.NewReader(data), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Commit(ctx, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Verify(ctx, &VerifyOptions{ReadData: true, Progress: note}); err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := most["read"]; got < 5<<20 || got > all {
+		t.Errorf("read: %d bytes, want those of the large contents at least and of all (%d) at most", got, all)
+	}
+	if got := most["upload"]; got < all {
+		t.Errorf("upload: %d bytes, want %d at least", got, all)
+	}
+	for phase, want := range map[string]int64{"verify log": 2, "verify objects": 3, "verify data": all} {
+		if most[phase] != want {
+			t.Errorf("%s: up to %d, want %d", phase, most[phase], want)
+		}
+	}
+	if _, ok := most["commit"]; !ok {
+		t.Error("nothing was told of the commit")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,6 +43,9 @@ type Store struct {
 	cat     *catalog.DB
 	overlay *overlay
 	views   views
+
+	// bytesRead and uploaded are for Options.Progress.
+	bytesRead, uploaded atomic.Int64
 
 	// session is held while a lease is acquired or released.
 	session chan struct{}

@@ -128,8 +128,14 @@ type LogOptions struct {
 	All         bool // records without commits too (fences, retention …)
 }
 
-// Progress is told of long work. All figures only grow.
+// Progress is told of long work. Calls come from several goroutines and may
+// overtake each other; apart from that, Done only grows within a phase.
+//
+// The phases: "read" (bytes of contents that puts have read since the Store was
+// opened), "upload" (bytes that were sent since then), "commit" (a record is on
+// its way), "catch up" and "checkpoint" (parts of a checkpoint), "verify log"
+// (records), "verify objects" (data objects), "verify data" (bytes of contents).
 type Progress struct {
-	Phase       string // "upload", "commit", "catch up", "checkpoint", "verify", "fetch"
-	Done, Total int64  // bytes or objects; Total 0 = not known
+	Phase       string
+	Done, Total int64 // Total 0 = not known
 }

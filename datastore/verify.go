@@ -82,6 +82,7 @@ type verifier struct {
 	mu     sync.Mutex
 	report *VerifyReport
 	found  map[bool]int // findings in the report, by Harmless
+	bytes  int64        // of all contents, as far as that is known
 }
 
 func (v *verifier) find(key string, harmless bool, format string, args ...any) {
@@ -97,7 +98,6 @@ func (v *verifier) find(key string, harmless bool, format string, args ...any) {
 
 func (v *verifier) progress(p Progress) {
 	if v.o.Progress != nil {
-		p.Phase = "verify"
 		v.o.Progress(p)
 	}
 }
@@ -158,7 +158,7 @@ func (v *verifier) replica(ctx context.Context, name string, genesis format.Hash
 	f := &follower{bucket: v.s.bucket, cat: cat, ignoreCheckpoint: ignoreCheckpoint, needCheckpoint: !ignoreCheckpoint, limit: limit}
 	f.folded = func(rec *format.Record, _ format.Hash) error {
 		v.report.Records++
-		v.progress(Progress{Done: int64(v.report.Records)})
+		v.progress(Progress{Phase: "verify log", Done: int64(v.report.Records)})
 		return nil
 	}
 	if !ignoreCheckpoint {
@@ -271,7 +271,7 @@ func (v *verifier) objects(ctx context.Context, snap *catalog.Snapshot) error {
 		if o.Live() {
 			v.report.Objects++
 			v.report.Bytes += o.Object.Size
-			v.progress(Progress{Done: int64(v.report.Objects)})
+			v.progress(Progress{Phase: "verify objects", Done: int64(v.report.Objects), Total: int64(snap.Counts().Objects)})
 		}
 		if there {
 			entry, err, more = next()
@@ -315,6 +315,9 @@ func (v *verifier) readData(ctx context.Context, snap *catalog.Snapshot) error {
 	}
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	if n := snap.Counts(); n.Versions == n.Paths {
+		v.bytes = n.PathBytes // no older versions
 	}
 	// Contents by object, so that what is close is read at once; a content that
 	// several versions share is read once for each run only.
@@ -384,7 +387,7 @@ func (v *verifier) contents(ctx context.Context, window []Version) error {
 		v.report.DataRead += n
 		done := v.report.DataRead
 		v.mu.Unlock()
-		v.progress(Progress{Done: done})
+		v.progress(Progress{Phase: "verify data", Done: done, Total: v.bytes})
 		return v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err)
 	}
 	all := func(yield func(Version, error) bool) {
