@@ -179,15 +179,16 @@ func Open(ctx context.Context, storeURL string) (*Bucket, error) {
 // "C:\data") is a directory and becomes a file URL with an absolute path.
 func ParseURL(s string) (*url.URL, error) { return parseURL(s) }
 
-// Redact returns the URL without password and secret query values. Directories
-// stay as they are; of what looks like a URL and is none, only the scheme stays.
+// Redact returns the URL without passwords, secret query values and fragment.
+// Directories stay as they are; of what looks like a URL and is none, and of one
+// whose password seems to have ended early, only the scheme stays.
 func Redact(s string) string {
-	scheme, _, found := strings.Cut(s, "://")
+	scheme, rest, found := strings.Cut(s, "://")
 	if lower := strings.ToLower(scheme); !found || !isScheme(lower) || lower == "file" {
 		return s
 	}
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || splitPassword(rest) {
 		return scheme + "://(unreadable)"
 	}
 	if u.User != nil {
@@ -196,13 +197,44 @@ func Redact(s string) string {
 	q := u.Query()
 	for k, values := range q {
 		for i, v := range values { // an endpoint is a URL, too
-			values[i] = Redact(v)
+			values[i] = redactValue(v)
 		}
-		lk := strings.ToLower(k)
-		if strings.Contains(lk, "secret") || strings.Contains(lk, "token") || strings.Contains(lk, "password") {
+		if isSecret(k) {
 			q.Set(k, "redacted")
 		}
 	}
 	u.RawQuery = q.Encode()
+	if u.Fragment != "" {
+		u.Fragment, u.RawFragment = "", ""
+		return u.String() + "#…"
+	}
 	return u.String()
+}
+
+// splitPassword says that what follows the scheme of a URL looks like a name and
+// password with an unescaped "/", "?", "#" or "@", so that a part of the password
+// was taken for something else: secret keys of S3 hold slashes.
+func splitPassword(rest string) bool {
+	end := strings.IndexAny(rest, "/?#")
+	return end >= 0 && strings.ContainsAny(rest[:end], ":@") && strings.Contains(rest[end:], "@")
+}
+
+// redactValue is Redact for the value of a query, which may be an address that
+// lacks its scheme.
+func redactValue(v string) string {
+	if at := strings.LastIndexByte(v, '@'); at >= 0 && !strings.Contains(v, "://") {
+		return "redacted" + v[at:]
+	}
+	return Redact(v)
+}
+
+// isSecret says whether a query key seems to name something that nobody may see.
+func isSecret(key string) bool {
+	key = strings.ToLower(key)
+	for _, s := range []string{"secret", "token", "pass", "pwd", "signature", "credential"} {
+		if strings.Contains(key, s) {
+			return true
+		}
+	}
+	return false
 }
