@@ -197,7 +197,7 @@ func Redact(s string) string {
 	q := u.Query()
 	for k, values := range q {
 		for i, v := range values { // an endpoint is a URL, too
-			values[i] = redactValue(v)
+			values[i] = RedactEndpoint(v)
 		}
 		if isSecret(k) {
 			q.Set(k, "redacted")
@@ -216,12 +216,12 @@ func Redact(s string) string {
 // was taken for something else: secret keys of S3 hold slashes.
 func splitPassword(rest string) bool {
 	end := strings.IndexAny(rest, "/?#")
-	return end >= 0 && strings.ContainsAny(rest[:end], ":@") && strings.Contains(rest[end:], "@")
+	return end >= 0 && (end == 0 || strings.ContainsAny(rest[:end], ":@")) && strings.Contains(rest[end:], "@")
 }
 
-// redactValue is Redact for the value of a query, which may be an address that
-// lacks its scheme.
-func redactValue(v string) string {
+// RedactEndpoint is Redact for what is no directory: the address of a service,
+// which may lack its scheme.
+func RedactEndpoint(v string) string {
 	if at := strings.LastIndexByte(v, '@'); at >= 0 && !strings.Contains(v, "://") {
 		return "redacted" + v[at:]
 	}
