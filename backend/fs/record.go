@@ -36,7 +36,7 @@ import (
 // Versions are made in order 1, 2, 3, …, and all but the newest keepVersions are
 // pruned, from the lowest up. So the versions that are there have no gaps, except
 // at moments between the calls of one pruner, and then everything below the gap
-// is on its way out. Three things can go wrong, and these are the rules:
+// is on its way out. Four things can go wrong, and these are the rules:
 //
 // A number could be linked twice: a writer is paused before its link, others make
 // 64 more versions, and its number is free again. So it makes its temporary file,
@@ -64,6 +64,11 @@ import (
 // also then versions go from the lowest up. A writer that is paused after its
 // check, and links in a life that is over, replaced the record before it was
 // deleted; nobody can have seen otherwise.
+//
+// A power failure could bring back a version below a gap, since what is pruned is
+// not synced one by one. So a reader that knows nothing of a life begins at
+// version 1 only if that is there, else with a listing; and the removal of
+// version 1 is durable before version 2 is removed.
 
 // keepVersions is how many versions of a record stay.
 const keepVersions = 64
@@ -202,7 +207,7 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 		if err != nil {
 			return state{}, err
 		}
-		s, err := d.climb(r, life, d.hints.get(r.key, life), climbLimit, open)
+		s, err := d.climbFromHint(r, life, open)
 		if isGone(err) {
 			var n uint64
 			n, err = d.highest(r, life)
@@ -223,6 +228,21 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 			return state{}, fmt.Errorf("%s names the life %s, of which no version file is there: somebody removed them by hand; delete the record, or restore them", r.id(), life)
 		}
 	}
+}
+
+// climbFromHint is climb from where the record was when it was last seen, or from
+// its first version.
+func (d *Driver) climbFromHint(r record, life string, open bool) (state, error) {
+	n := d.hints.get(r.key, life)
+	if n == 0 {
+		n = 1
+		if _, err := d.fs.Lstat(d.path(r.version(life, n))); isGone(err) {
+			return state{}, err
+		} else if err != nil {
+			return state{}, failed("look at", r.version(life, n), err)
+		}
+	}
+	return d.climb(r, life, n, climbLimit, open)
 }
 
 // climb goes up from version n to one that has no successor and is there. The
@@ -433,13 +453,14 @@ type hint struct {
 // maxHints is how many records a driver remembers.
 const maxHints = 4096
 
+// get returns 0 if nothing is known.
 func (h *hints) get(key, life string) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v := h.m[key]; v.life == life && life != "" {
 		return v.n
 	}
-	return 1
+	return 0
 }
 
 func (h *hints) set(key, life string, n uint64) {
