@@ -185,14 +185,15 @@ func (d *Driver) readLife(r record) (string, error) {
 const (
 	// climbLimit is how many names are tried before the directory is listed.
 	climbLimit = 8
-	// maxEmpty is how often a record may seem to have an id and no version, until it
-	// is given up. It takes keepVersions new ones, or a delete and a create, during
-	// the listing each time.
+	// maxEmpty is how often a record may seem to have an id and no version that can be
+	// opened, until it is given up. It takes keepVersions new ones, or a delete and a
+	// create, during the listing each time.
 	maxEmpty = 64
 )
 
 // current returns what r holds: backend.ErrNotFound if nothing.
 func (d *Driver) current(ctx context.Context, r record, open bool) (state, error) {
+	last := uint64(0) // the highest version that was listed
 	for empty := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return state{}, err
@@ -213,10 +214,13 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 			n, err = d.highest(r, life)
 			if err == nil && n == 0 {
 				err = os.ErrNotExist
-				empty++
 			} else if err == nil {
 				s, err = d.climb(r, life, n, keepVersions, open)
 			}
+			if isGone(err) && n <= last {
+				empty++
+			}
+			last = max(last, n)
 		}
 		switch {
 		case err == nil:
@@ -225,7 +229,7 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 		case !isGone(err):
 			return state{}, err
 		case empty >= maxEmpty:
-			return state{}, fmt.Errorf("%s names the life %s, of which no version file is there: somebody removed them by hand; delete the record, or restore them", r.id(), life)
+			return state{}, fmt.Errorf("%s names the life %s, whose newest version file is not there: somebody removed it by hand; delete the record, or restore the file", r.id(), life)
 		}
 	}
 }
@@ -267,7 +271,10 @@ func (d *Driver) climb(r record, life string, n uint64, limit int, open bool) (s
 		s.f, s.info, err = d.openFile(name)
 		return s, err
 	}
-	if s.info, err = d.fs.Lstat(d.path(name)); err != nil && !isGone(err) {
+	switch s.info, err = d.fs.Lstat(d.path(name)); {
+	case err == nil && s.info.IsDir():
+		err = os.ErrNotExist
+	case err != nil && !isGone(err):
 		err = failed("look at", name, err)
 	}
 	return s, err

@@ -296,6 +296,13 @@ func TestDamagedRecords(t *testing.T) {
 		"no versions": func(dir, life string) error {
 			return os.Remove(fmt.Sprintf("%s/r.%020d.%s", dir, 1, life))
 		},
+		"a directory as a version": func(dir, life string) error {
+			return os.Mkdir(fmt.Sprintf("%s/r.%020d.%s", dir, 2, life), 0o700)
+		},
+		"a directory as a version, and no other": func(dir, life string) error {
+			name := fmt.Sprintf("%s/r.%020d.%s", dir, 1, life)
+			return errors.Join(os.Remove(name), os.Mkdir(name, 0o700))
+		},
 	} {
 		root := t.TempDir()
 		d := open(t, root, nil)
