@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -399,4 +400,19 @@ func openFiles(t *testing.T, dir string) []string {
 		}
 	}
 	return got
+}
+
+// A size that cannot be is refused, whatever it does to sums.
+func TestAbsurdSizes(t *testing.T) {
+	d := open(t, t.TempDir(), nil)
+	for _, size := range []int64{math.MinInt64, -1, 1 << 42, math.MaxInt64 - 1, math.MaxInt64} {
+		body := backend.Bytes([]byte("small"))
+		body.Size = size
+		for _, key := range []string{"data/x", "_control/x"} {
+			if _, err := d.Create(t.Context(), key, body); !errors.Is(err, backend.ErrBadContent) {
+				t.Errorf("%d bytes: %v, want %v", size, err, backend.ErrBadContent)
+			}
+			absent(t, d, key)
+		}
+	}
 }
