@@ -221,6 +221,9 @@ func TestCleanUploads(t *testing.T) {
 func TestUploadThatIsCleanedAway(t *testing.T) {
 	for _, key := range []string{"data/x", "_control/x"} {
 		for _, at := range []string{"write", "chtimes", "sync", "link"} {
+			if at == "chtimes" && backend.Replaceable(key) {
+				continue // of other files only
+			}
 			for _, times := range []int{1, 1000} {
 				d, h := hooked(t)
 				other := open(t, h.root, nil)

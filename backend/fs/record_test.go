@@ -363,3 +363,17 @@ func TestParseRecordFile(t *testing.T) {
 		t.Errorf("the longest name has %d bytes", len(name))
 	}
 }
+
+// However fast it goes, no version of a record is older than the one before it: its
+// age is what others judge its writer by.
+func TestTimesOfARecordDoNotGoBack(t *testing.T) {
+	d := open(t, memDir(t), lazyFS{OS()})
+	info := create(t, d, "_control/r", "0")
+	for n := range 200 {
+		next := replace(t, d, "_control/r", fmt.Sprint(n), info.Version)
+		if next.Modified.Before(info.Modified) {
+			t.Fatalf("version %q is of %v, %q before it of %v", next.Version, next.Modified, info.Version, info.Modified)
+		}
+		info = next
+	}
+}
