@@ -62,6 +62,15 @@ func (b *Bucket) Create(ctx context.Context, key string, body Body) (Info, error
 	return info, b.wrap("create", key, err)
 }
 
+// createInParts is PartsCreator.CreateInParts of a Driver that has it.
+func (b *Bucket) createInParts(ctx context.Context, key string, body Body) (Info, error) {
+	if err := CheckKey(key); err != nil {
+		return Info{}, b.wrap("create", key, err)
+	}
+	info, err := b.drv.(PartsCreator).CreateInParts(ctx, key, body)
+	return info, b.wrap("create", key, err)
+}
+
 // Replace is Driver.Replace. An empty old version is an error: use Create.
 func (b *Bucket) Replace(ctx context.Context, key string, body Body, old Version) (Info, error) {
 	if err := CheckKey(key); err != nil {
