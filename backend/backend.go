@@ -78,6 +78,15 @@ type Driver interface {
 	Close() error
 }
 
+// PartsCreator is a Driver that sends large bodies by other requests than small
+// ones. A store may keep the conditions of the one and not of the other, so Probe
+// tries both; nothing else uses it.
+type PartsCreator interface {
+	// CreateInParts is Create by the requests that a large body takes, for a body
+	// of any size but 0.
+	CreateInParts(ctx context.Context, key string, body Body) (Info, error)
+}
+
 // GetOptions narrows a Get. The zero value reads the whole newest object.
 type GetOptions struct {
 	// Offset is where to begin, in bytes. A negative Offset counts from the end:

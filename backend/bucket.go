@@ -62,6 +62,15 @@ func (b *Bucket) Create(ctx context.Context, key string, body Body) (Info, error
 	return info, b.wrap("create", key, err)
 }
 
+// createInParts is PartsCreator.CreateInParts of a Driver that has it.
+func (b *Bucket) createInParts(ctx context.Context, key string, body Body) (Info, error) {
+	if err := CheckKey(key); err != nil {
+		return Info{}, b.wrap("create", key, err)
+	}
+	info, err := b.drv.(PartsCreator).CreateInParts(ctx, key, body)
+	return info, b.wrap("create", key, err)
+}
+
 // Replace is Driver.Replace. An empty old version is an error: use Create.
 func (b *Bucket) Replace(ctx context.Context, key string, body Body, old Version) (Info, error) {
 	if err := CheckKey(key); err != nil {
@@ -179,15 +188,16 @@ func Open(ctx context.Context, storeURL string) (*Bucket, error) {
 // "C:\data") is a directory and becomes a file URL with an absolute path.
 func ParseURL(s string) (*url.URL, error) { return parseURL(s) }
 
-// Redact returns the URL without password and secret query values. Directories
-// stay as they are; of what looks like a URL and is none, only the scheme stays.
+// Redact returns the URL without passwords, secret query values and fragment.
+// Directories stay as they are; of what looks like a URL and is none, and of one
+// whose password seems to have ended early, only the scheme stays.
 func Redact(s string) string {
-	scheme, _, found := strings.Cut(s, "://")
+	scheme, rest, found := strings.Cut(s, "://")
 	if lower := strings.ToLower(scheme); !found || !isScheme(lower) || lower == "file" {
 		return s
 	}
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || splitPassword(rest) {
 		return scheme + "://(unreadable)"
 	}
 	if u.User != nil {
@@ -196,13 +206,44 @@ func Redact(s string) string {
 	q := u.Query()
 	for k, values := range q {
 		for i, v := range values { // an endpoint is a URL, too
-			values[i] = Redact(v)
+			values[i] = RedactEndpoint(v)
 		}
-		lk := strings.ToLower(k)
-		if strings.Contains(lk, "secret") || strings.Contains(lk, "token") || strings.Contains(lk, "password") {
+		if isSecret(k) {
 			q.Set(k, "redacted")
 		}
 	}
 	u.RawQuery = q.Encode()
+	if u.Fragment != "" {
+		u.Fragment, u.RawFragment = "", ""
+		return u.String() + "#…"
+	}
 	return u.String()
+}
+
+// splitPassword says that what follows the scheme of a URL looks like a name and
+// password with an unescaped "/", "?", "#" or "@", so that a part of the password
+// was taken for something else: secret keys of S3 hold slashes.
+func splitPassword(rest string) bool {
+	end := strings.IndexAny(rest, "/?#")
+	return end >= 0 && (end == 0 || strings.ContainsAny(rest[:end], ":@")) && strings.Contains(rest[end:], "@")
+}
+
+// RedactEndpoint is Redact for what is no directory: the address of a service,
+// which may lack its scheme.
+func RedactEndpoint(v string) string {
+	if at := strings.LastIndexByte(v, '@'); at >= 0 && !strings.Contains(v, "://") {
+		return "redacted" + v[at:]
+	}
+	return Redact(v)
+}
+
+// isSecret says whether a query key seems to name something that nobody may see.
+func isSecret(key string) bool {
+	key = strings.ToLower(key)
+	for _, s := range []string{"secret", "token", "pass", "pwd", "signature", "credential"} {
+		if strings.Contains(key, s) {
+			return true
+		}
+	}
+	return false
 }

@@ -16,6 +16,7 @@ import (
 const (
 	CheckCreate      = "create-if-absent"
 	CheckCreateRace  = "create race"
+	CheckParts       = "create-if-absent in parts" // of a PartsCreator only
 	CheckReplace     = "replace-if-version"
 	CheckReplaceRace = "replace race"
 	CheckReadWrites  = "read-your-writes"
@@ -112,9 +113,12 @@ type probeCheck struct {
 
 const adviceConditions = "The store, or a proxy before it, does not honour conditions on writes (If-None-Match and If-Match, ifGenerationMatch on GCS, link(2) in a directory), so two writers would destroy each other's commits: use a store that honours them, or reach it without the proxy"
 
+const adviceParts = "The store, or a proxy before it, does not take multipart uploads with a checksum of the whole (CRC32) and a condition on the completion (If-None-Match): use one that does, since contents over 64 MiB are sent like this"
+
 var probeChecks = []probeCheck{
 	{CheckCreate, "a create of a key that holds something is refused and changes nothing, also with the same bytes", adviceConditions, (*prober).checkCreate},
 	{CheckCreateRace, "of several creates of one key at once exactly one succeeds, and the key holds its bytes", adviceConditions, (*prober).checkCreateRace},
+	{CheckParts, "a large content can be sent in parts, and is refused as a whole for a key that holds something", adviceParts, (*prober).checkParts},
 	{CheckReplace, "a replace succeeds for exactly the version that the key holds, and is refused for a stale version, another object's version, and a missing key", adviceConditions, (*prober).checkReplace},
 	{CheckReplaceRace, "of several replaces of one version at once exactly one succeeds, and the key holds its bytes", adviceConditions, (*prober).checkReplaceRace},
 	{CheckReadWrites, "what was created, replaced or deleted shows in the next read and the next listing, and a deleted key can be created again", "Something between here and the store answers from a cache, or the store is only eventually consistent: use the store directly, and one that is strongly consistent", (*prober).checkReadWrites},
@@ -142,7 +146,8 @@ const cleanUpTime = 30 * time.Second
 // Probe proves the abilities that the engine rests on (see the package comment)
 // by trying them out under names of its own, below _control/probe/ and probe/,
 // and removes what it made, also after a failure and when ctx ends. It makes 50
-// requests where nothing has to be asked again, some of them at the same time.
+// calls of the driver where nothing has to be asked again, and 3 more for a
+// PartsCreator, some of them at the same time.
 // Races can only be lost by a store, never won for good: a store that passes may
 // still be one that decides races by luck.
 //
@@ -160,7 +165,11 @@ func Probe(ctx context.Context, b *Bucket) (*ProbeReport, error) {
 		report.Checks = append(report.Checks, ProbeCheck{Name: c.name, Promise: c.promise, Took: time.Since(start), Err: err})
 		return err
 	}
+	_, inParts := b.drv.(PartsCreator)
 	for _, c := range probeChecks {
+		if c.name == CheckParts && !inParts {
+			continue
+		}
 		if err := run(c); err != nil && !errors.Is(err, ErrUnsupported) {
 			break
 		}

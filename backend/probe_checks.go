@@ -221,6 +221,29 @@ func (p *prober) race(key string, n int, refused error, write func(body Body) (I
 	return nil
 }
 
+func (p *prober) checkParts() error {
+	key, first, second := p.key("parts"), p.text("first"), p.text("second")
+	create := func(data []byte) (Info, error) {
+		p.requests.Add(1)
+		info, err := p.b.createInParts(p.ctx, key, Bytes(data))
+		p.wrote(err)
+		return info, err
+	}
+	_, err := p.written(key, first, "the create of a new key in parts", func() (Info, error) { return create(first) })
+	if err != nil {
+		return err
+	}
+	err = p.refused("a create in parts of a key that holds something else", ErrExists, func() error {
+		_, err := create(second)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = p.holds(key, first, "after a create in parts that was refused")
+	return err
+}
+
 func (p *prober) checkCreateRace() error {
 	key := p.key("race")
 	return p.race(key, 8, ErrExists, func(body Body) (Info, error) { return p.create(key, body) })

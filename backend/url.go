@@ -35,7 +35,7 @@ func parseURL(s string) (*url.URL, error) {
 		return &url.URL{Scheme: "file", Path: p}, nil
 	}
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || splitPassword(rest) {
 		// The error itself would quote parts of the URL, which may hold secrets.
 		return nil, fmt.Errorf("%q is no URL: in names and passwords, write / as %%2F, %% as %%25, : as %%3A, @ as %%40", Redact(s))
 	}

@@ -91,7 +91,7 @@ func TestOpenNamesWhatIsMissing(t *testing.T) {
 		"s4://bucket":      `"s4"`,
 		"mem://name?x=y":   "mem://name alone",
 		"s3:///no-bucket":  "names no bucket",
-		"s3://u:pw@b#frag": "s3://u@b#frag",
+		"s3://u:pw@b#frag": "s3://u@b#…",
 	} {
 		b, err := backend.Open(t.Context(), in)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pw") {
@@ -151,9 +151,27 @@ func TestRedact(t *testing.T) {
 		"s3://AKIA:hunter2/x@bucket":         "s3://(unreadable)",
 		"s3://AKIA:hunter2@bucket/%zz":       "s3://(unreadable)",
 		"s3://b?endpoint=http://u:hunter2@h": "s3://b?endpoint=" + url.QueryEscape("http://u@h"),
+		// Secret keys that were not escaped: what url.Parse takes for a port ends them.
+		"s3://AKIA:/hunter2@bucket/p":            "s3://(unreadable)",
+		"s3://AKIA:12/hunter2@bucket/p":          "s3://(unreadable)",
+		"s3://AKIA:12#hunter2@bucket":            "s3://(unreadable)",
+		"s3://AKIA:12?hunter2@bucket":            "s3://(unreadable)",
+		"s3://AKIA:x@hunter2/y@bucket/p":         "s3://(unreadable)",
+		"s3://b?endpoint=http://u:%2Fhunter2@h":  "s3://b?endpoint=" + url.QueryEscape("http://(unreadable)"),
+		"s3://b?endpoint=u:hunter2@h:9000":       "s3://b?endpoint=" + url.QueryEscape("redacted@h:9000"),
+		"s3://b?X-Amz-Signature=hunter2":         "s3://b?X-Amz-Signature=redacted",
+		"s3://b?passwd=hunter2":                  "s3://b?passwd=redacted",
+		"s3://b?X-Amz-Credential=hunter2":        "s3://b?X-Amz-Credential=redacted",
+		"s3://b/p#secret=hunter2":                "s3://b/p#…",
+		"s3://bucket/me@home":                    "s3://bucket/me@home",
+		"s3://b/me@home?endpoint=http://h:9000/": "s3://b/me@home?endpoint=" + url.QueryEscape("http://h:9000/"),
 	} {
 		if got := backend.Redact(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+		if _, err := backend.Open(t.Context(), in); in != "" && strings.Contains(in, "://") && !strings.HasPrefix(in, "file:") &&
+			(err == nil || strings.Contains(err.Error(), "hunter2")) {
+			t.Errorf("opening %q: %v, want an error that keeps the secret", in, err)
 		}
 	}
 }

@@ -86,16 +86,25 @@ func (d *Driver) openClock() bool {
 			f, err = d.fs.OpenFile(d.path(rel), os.O_RDWR|os.O_CREATE|os.O_EXCL|openFlags, fileMode)
 		}
 	}
+	c.named = ""
+	if isFull(err) {
+		// A directory that is there can be touched as well. Its times mean nothing
+		// else; the file is better only where systems do not touch directories.
+		if f, err = d.fs.Open(d.path(tempDir)); isGone(err) {
+			f, err = d.fs.Open(d.root)
+		}
+	} else if err == nil {
+		if err := d.fs.Unlink(d.path(rel)); err != nil {
+			c.named = d.path(rel)
+		}
+	}
 	if err != nil {
 		if !isGone(err) { // a missing root may be there at the next call
 			c.retry = time.Now().Add(clockRetry)
 		}
 		return false
 	}
-	c.f, c.named = f, ""
-	if err := d.fs.Unlink(d.path(rel)); err != nil {
-		c.named = d.path(rel)
-	}
+	c.f = f
 	return true
 }
 

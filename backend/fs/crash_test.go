@@ -408,3 +408,37 @@ func crashOnce(t *testing.T, seed uint64) {
 	os.RemoveAll(base)
 	os.RemoveAll(r.after)
 }
+
+// What a pruner removes in one go may come back in part after a power failure; a
+// process that begins afterwards is not led astray by it.
+func TestPowerFailureAfterPruningMany(t *testing.T) {
+	for seed := range uint64(40) {
+		base, after := t.TempDir(), t.TempDir()
+		rng := rand.New(rand.NewPCG(seed, 2))
+		k, calls := &disk{base, newDir()}, 0
+		p := &process{FS: OS(), k: k, left: -1, calls: &calls, tick: func() {}}
+		d := open(t, filepath.Join(base, "store"), p)
+		v := create(t, d, "_control/r", "1").Version
+		for n := 2; n <= keepVersions; n++ {
+			v = replace(t, d, "_control/r", fmt.Sprint(n), v).Version
+		}
+		// Processes that replace it and are killed before they prune.
+		for n := keepVersions + 1; n <= keepVersions+2; n++ {
+			p := &pruneless{process{FS: OS(), k: k, left: -1, calls: &calls, tick: func() {}}}
+			v = replace(t, open(t, d.root, p), "_control/r", fmt.Sprint(n), v).Version
+		}
+		replace(t, d, "_control/r", "last", v)
+		if err := k.fail(rng, filepath.Join(after, "base")); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, open(t, filepath.Join(after, "base", "store"), lazyFS{OS()}), "_control/r", "last")
+		if t.Failed() {
+			t.Fatalf("seed %d: the versions %v are left", seed, versions(t, filepath.Join(after, "base", "store"), "_control/r"))
+		}
+	}
+}
+
+// pruneless is a process that removes nothing.
+type pruneless struct{ process }
+
+func (p *pruneless) Unlink(string) error { return errKilled }

@@ -14,7 +14,8 @@ import (
 // Delete is backend.Driver.Delete. Each directory is synced once, at the end, also
 // if nothing was there: it may have been removed by a process that was stopped
 // before it synced. Directories that become empty stay: another process may be
-// making an object in them.
+// making an object in them. The text of its error names the first keys that remain;
+// errors.As with an interface that has Remaining() []string gets all.
 func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	if err := d.begin(ctx); err != nil {
 		return err
@@ -68,8 +69,27 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 		return nil
 	}
 	slices.Sort(remain)
-	return fmt.Errorf("%d of %d keys remain (%s): %w", len(remain), len(keys), strings.Join(remain, " "), first)
+	names := strings.Join(remain[:min(maxNamed, len(remain))], " ")
+	if more := len(remain) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return &undeleted{remain, fmt.Errorf("%d of %d keys remain (%s): %w", len(remain), len(keys), names, first)}
 }
+
+// maxNamed is how many of the keys that remain an error's text names.
+const maxNamed = 20
+
+// undeleted is the error of a Delete.
+type undeleted struct {
+	keys []string
+	err  error
+}
+
+func (u *undeleted) Error() string { return u.err.Error() }
+func (u *undeleted) Unwrap() error { return u.err }
+
+// Remaining returns the keys that were not deleted.
+func (u *undeleted) Remaining() []string { return u.keys }
 
 // unlink removes a file, if it is there. A directory is no object.
 func (d *Driver) unlink(rel string) error {
@@ -106,17 +126,23 @@ func (d *Driver) syncDir(rel string) error {
 
 // prune removes the versions of a living record up to the number upTo, above
 // which keepVersions are there. First it stops the writers that may still mean to
-// make one of them; see record.go.
+// make one of them, and before version 2 it makes the removal of version 1 durable;
+// see record.go.
 func (d *Driver) prune(dir, base, life string, upTo uint64) error {
-	_, err := d.removeVersions(dir, func(f recordFile) bool {
-		return f.base == base && f.life == life && f.n > 0 && f.n <= upTo
+	doomed := func(f recordFile) bool { return f.base == base && f.life == life && f.n > 0 && f.n <= upTo }
+	_, err := d.removeVersions(dir, doomed, func(f recordFile) error {
+		if f.n == 2 && !f.temp {
+			return d.syncDir(dir)
+		}
+		return nil
 	})
 	return err
 }
 
 // removeVersions lists dir anew and removes the files that doomed names: first
-// the temporary ones, then the versions from the lowest up.
-func (d *Driver) removeVersions(dir string, doomed func(f recordFile) bool) (int, error) {
+// the temporary ones, then the versions from the lowest up, each after before
+// allowed it, if that is given.
+func (d *Driver) removeVersions(dir string, doomed func(f recordFile) bool, before func(f recordFile) error) (int, error) {
 	type file struct {
 		name string
 		recordFile
@@ -145,6 +171,11 @@ func (d *Driver) removeVersions(dir string, doomed func(f recordFile) bool) (int
 	})
 	n := 0
 	for _, f := range files {
+		if before != nil {
+			if err := before(f.recordFile); err != nil {
+				return n, err
+			}
+		}
 		switch err := d.fs.Unlink(d.path(joinKey(dir, f.name))); {
 		case err == nil:
 			n++
@@ -209,7 +240,7 @@ func (d *Driver) reap(ctx context.Context, dir string, bases func(base string) b
 	// removal of its temporary file, before the version that it would make again.
 	m, err := d.removeVersions(dir, func(f recordFile) bool {
 		return dead[recordFile{base: f.base, life: f.life}]
-	})
+	}, nil)
 	return n + m, err
 }
 

@@ -36,7 +36,7 @@ import (
 // Versions are made in order 1, 2, 3, …, and all but the newest keepVersions are
 // pruned, from the lowest up. So the versions that are there have no gaps, except
 // at moments between the calls of one pruner, and then everything below the gap
-// is on its way out. Three things can go wrong, and these are the rules:
+// is on its way out. Four things can go wrong, and these are the rules:
 //
 // A number could be linked twice: a writer is paused before its link, others make
 // 64 more versions, and its number is free again. So it makes its temporary file,
@@ -64,6 +64,11 @@ import (
 // also then versions go from the lowest up. A writer that is paused after its
 // check, and links in a life that is over, replaced the record before it was
 // deleted; nobody can have seen otherwise.
+//
+// A power failure could bring back a version below a gap, since what is pruned is
+// not synced one by one. So a reader that knows nothing of a life begins at
+// version 1 only if that is there, else with a listing; and the removal of
+// version 1 is durable before version 2 is removed.
 
 // keepVersions is how many versions of a record stay.
 const keepVersions = 64
@@ -180,14 +185,15 @@ func (d *Driver) readLife(r record) (string, error) {
 const (
 	// climbLimit is how many names are tried before the directory is listed.
 	climbLimit = 8
-	// maxEmpty is how often a record may seem to have an id and no version, until it
-	// is given up. It takes keepVersions new ones, or a delete and a create, during
-	// the listing each time.
+	// maxEmpty is how often a record may seem to have an id and no version that can be
+	// opened, until it is given up. It takes keepVersions new ones, or a delete and a
+	// create, during the listing each time.
 	maxEmpty = 64
 )
 
 // current returns what r holds: backend.ErrNotFound if nothing.
 func (d *Driver) current(ctx context.Context, r record, open bool) (state, error) {
+	last := uint64(0) // the highest version that was listed
 	for empty := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return state{}, err
@@ -202,16 +208,19 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 		if err != nil {
 			return state{}, err
 		}
-		s, err := d.climb(r, life, d.hints.get(r.key, life), climbLimit, open)
+		s, err := d.climbFromHint(r, life, open)
 		if isGone(err) {
 			var n uint64
 			n, err = d.highest(r, life)
 			if err == nil && n == 0 {
 				err = os.ErrNotExist
-				empty++
 			} else if err == nil {
 				s, err = d.climb(r, life, n, keepVersions, open)
 			}
+			if isGone(err) && n <= last {
+				empty++
+			}
+			last = max(last, n)
 		}
 		switch {
 		case err == nil:
@@ -220,9 +229,24 @@ func (d *Driver) current(ctx context.Context, r record, open bool) (state, error
 		case !isGone(err):
 			return state{}, err
 		case empty >= maxEmpty:
-			return state{}, fmt.Errorf("%s names the life %s, of which no version file is there: somebody removed them by hand; delete the record, or restore them", r.id(), life)
+			return state{}, fmt.Errorf("%s names the life %s, whose newest version file is not there: somebody removed it by hand; delete the record, or restore the file", r.id(), life)
 		}
 	}
+}
+
+// climbFromHint is climb from where the record was when it was last seen, or from
+// its first version.
+func (d *Driver) climbFromHint(r record, life string, open bool) (state, error) {
+	n := d.hints.get(r.key, life)
+	if n == 0 {
+		n = 1
+		if _, err := d.fs.Lstat(d.path(r.version(life, n))); isGone(err) {
+			return state{}, err
+		} else if err != nil {
+			return state{}, failed("look at", r.version(life, n), err)
+		}
+	}
+	return d.climb(r, life, n, climbLimit, open)
 }
 
 // climb goes up from version n to one that has no successor and is there. The
@@ -247,7 +271,10 @@ func (d *Driver) climb(r record, life string, n uint64, limit int, open bool) (s
 		s.f, s.info, err = d.openFile(name)
 		return s, err
 	}
-	if s.info, err = d.fs.Lstat(d.path(name)); err != nil && !isGone(err) {
+	switch s.info, err = d.fs.Lstat(d.path(name)); {
+	case err == nil && s.info.IsDir():
+		err = os.ErrNotExist
+	case err != nil && !isGone(err):
 		err = failed("look at", name, err)
 	}
 	return s, err
@@ -433,13 +460,14 @@ type hint struct {
 // maxHints is how many records a driver remembers.
 const maxHints = 4096
 
+// get returns 0 if nothing is known.
 func (h *hints) get(key, life string) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v := h.m[key]; v.life == life && life != "" {
 		return v.n
 	}
-	return 1
+	return 0
 }
 
 func (h *hints) set(key, life string, n uint64) {

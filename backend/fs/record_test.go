@@ -296,6 +296,13 @@ func TestDamagedRecords(t *testing.T) {
 		"no versions": func(dir, life string) error {
 			return os.Remove(fmt.Sprintf("%s/r.%020d.%s", dir, 1, life))
 		},
+		"a directory as a version": func(dir, life string) error {
+			return os.Mkdir(fmt.Sprintf("%s/r.%020d.%s", dir, 2, life), 0o700)
+		},
+		"a directory as a version, and no other": func(dir, life string) error {
+			name := fmt.Sprintf("%s/r.%020d.%s", dir, 1, life)
+			return errors.Join(os.Remove(name), os.Mkdir(name, 0o700))
+		},
 	} {
 		root := t.TempDir()
 		d := open(t, root, nil)
@@ -354,5 +361,19 @@ func TestParseRecordFile(t *testing.T) {
 	r := recordOf(backend.ControlPrefix + strings.Repeat("s", backend.MaxSegment))
 	if _, name := splitKey(r.temp(life, 1<<64-1)); len(name) > 255 {
 		t.Errorf("the longest name has %d bytes", len(name))
+	}
+}
+
+// However fast it goes, no version of a record is older than the one before it: its
+// age is what others judge its writer by.
+func TestTimesOfARecordDoNotGoBack(t *testing.T) {
+	d := open(t, memDir(t), lazyFS{OS()})
+	info := create(t, d, "_control/r", "0")
+	for n := range 200 {
+		next := replace(t, d, "_control/r", fmt.Sprint(n), info.Version)
+		if next.Modified.Before(info.Modified) {
+			t.Fatalf("version %q is of %v, %q before it of %v", next.Version, next.Modified, info.Version, info.Modified)
+		}
+		info = next
 	}
 }

@@ -47,18 +47,19 @@ func findEndpoint(given string) (*endpoint, error) {
 	}
 	u, err := url.Parse(addr)
 	if err != nil {
-		return nil, fmt.Errorf("%s %q is no URL: %w", from, backend.Redact(addr), err)
+		// The error itself would quote the address, password and all.
+		return nil, fmt.Errorf("%s %q is no URL; write http://host:port or https://host", from, backend.RedactEndpoint(addr))
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, fmt.Errorf("%s is %q; write http://host:port or https://host", from, backend.Redact(addr))
+		return nil, fmt.Errorf("%s is %q; write http://host:port or https://host", from, backend.RedactEndpoint(addr))
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%s %q holds more than a scheme, a host and a port", from, backend.Redact(addr))
+		return nil, fmt.Errorf("%s %q holds more than a scheme, a host and a port", from, backend.RedactEndpoint(addr))
 	}
 	// Reads use the XML interface at the root of the host, so that no other path
 	// can work.
 	if p := strings.Trim(u.Path, "/"); p != "" && p != strings.Trim(apiPath, "/") {
-		return nil, fmt.Errorf("%s %q has the path %q; it must name the root of a host", from, addr, u.Path)
+		return nil, fmt.Errorf("%s %q has a path; it must name the root of a host", from, backend.RedactEndpoint(addr))
 	}
 	return &endpoint{
 		url:      &url.URL{Scheme: u.Scheme, Host: u.Host, Path: apiPath},

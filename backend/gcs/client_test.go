@@ -73,6 +73,24 @@ func TestURLs(t *testing.T) {
 	}
 }
 
+func TestEndpointsKeepTheirPasswords(t *testing.T) {
+	t.Setenv(emulatorVar, "")
+	for _, addr := range []string{
+		"http://u:hunter2@h", "http://u:hunter2%@h", "http://u:hunter2/x@h", "http://u:1/hunter2@h", "http://u:/hunter2@h",
+		"u:hunter2@h:9000", "ftp://u:hunter2@h", "http://u:hunter2@h:port", "http://h/?token=hunter2", "//u:hunter2@h",
+	} {
+		for _, given := range []string{addr, ""} {
+			if given == "" {
+				t.Setenv(emulatorVar, addr)
+			}
+			if ep, err := findEndpoint(given); err == nil || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%q: %v, %v, want an error that keeps the password", addr, ep, err)
+			}
+		}
+		t.Setenv(emulatorVar, "")
+	}
+}
+
 func TestEmulatorHost(t *testing.T) {
 	srv := testserver.GCS(t)
 	if srv.External() {

@@ -172,6 +172,30 @@ func judge(ctx context.Context, op operation, s snapshot, err error) (error, cla
 	return fmt.Errorf("the answer was lost: %w", err), transient
 }
 
+// withoutQuery takes what follows the ? out of the addresses in an error's text:
+// the name of a resumable upload there is all that one needs to go on with it,
+// for a week, and the rest is in the key and the operation.
+func withoutQuery(err error) error {
+	var at *url.Error
+	if !errors.As(err, &at) {
+		return err
+	}
+	place, _, found := strings.Cut(at.URL, "?")
+	if !found {
+		return err
+	}
+	return &reworded{strings.ReplaceAll(err.Error(), at.URL, place), err}
+}
+
+// reworded is an error with another text.
+type reworded struct {
+	text string
+	err  error
+}
+
+func (r *reworded) Error() string { return r.text }
+func (r *reworded) Unwrap() error { return r.err }
+
 // offline says that a host was not found or not reached.
 func offline(err error) bool {
 	var op *net.OpError

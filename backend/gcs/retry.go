@@ -76,9 +76,9 @@ func (e decided) Unwrap() error { return e.error }
 //lint:ignore ST1008 the class says how to take the error, so it comes behind it
 func classify(ctx context.Context, op operation, s snapshot, err error) (error, class) {
 	if e, ok := err.(decided); ok {
-		return e.error, final
+		return withoutQuery(e.error), final
 	}
-	return judge(ctx, op, s, err)
+	return judge(ctx, op, s, withoutQuery(err))
 }
 
 // pauseFor is how long to wait after the nth failure (from 0) of a class, if at

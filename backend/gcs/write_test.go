@@ -337,6 +337,7 @@ func TestResumableUploads(t *testing.T) {
 		{"last part throttled", times(1, with(lastParts, jsonError(429, "rateLimitExceeded", "x"))), nil, "", true},
 		{"last part's answer lost", testserver.Fault{Match: lastParts, LoseAnswer: true}, backend.ErrUnknown, "", true},
 		{"last part lost", testserver.Fault{Match: lastParts, Cut: true}, backend.ErrUnknown, "", false},
+		{"parts lost always", testserver.Fault{Match: otherParts, Cut: true}, nil, "broke off", false},
 		{"last part 503", with(lastParts, jsonError(503, "backendError", "x")), backend.ErrUnknown, "", false},
 		{"last part 404", with(lastParts, jsonError(404, "notFound", "x")), backend.ErrUnknown, "", false},
 		{"last part denied", with(lastParts, jsonError(403, "forbidden", "x")), backend.ErrDenied, "", false},
@@ -357,6 +358,9 @@ func TestResumableUploads(t *testing.T) {
 				t.Fatalf("error %v, want success", err)
 			case info.Size != int64(len(data)) || info.Date.IsZero():
 				t.Errorf("info %+v", info)
+			}
+			if err != nil && strings.Contains(err.Error(), "upload_id") {
+				t.Errorf("%v\ngives away the upload, which others can go on with", err)
 			}
 			if strings.HasPrefix(c.name, "a part") && requests(s.proxy, starts) != 1 {
 				t.Errorf("the upload was begun %d times, want once", requests(s.proxy, starts))

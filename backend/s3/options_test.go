@@ -194,3 +194,12 @@ func TestCallsAfterCloseFail(t *testing.T) {
 		t.Errorf("%d requests were sent after Close", sc.count())
 	}
 }
+
+func TestEndpointsKeepTheirPasswords(t *testing.T) {
+	for _, addr := range []string{"u:hunter2@h:9000", "http://u:hunter2@h", "http://u:hunter2/x@h", "http://h/?token=hunter2"} {
+		_, err := s3.New(t.Context(), s3.Options{Bucket: "bucket", Region: "x", Endpoint: addr})
+		if err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v, want an error that keeps the password", addr, err)
+		}
+	}
+}

@@ -33,6 +33,18 @@ func (d *Driver) Replace(ctx context.Context, key string, body backend.Body, old
 	return d.put(ctx, key, body, replace(old))
 }
 
+// CreateInParts is Create as a large body is sent, whatever its size. It is for
+// backend.Probe: stores decide conditions of the two ways in different places.
+func (d *Driver) CreateInParts(ctx context.Context, key string, body backend.Body) (backend.Info, error) {
+	if err := d.begin(ctx); err != nil {
+		return backend.Info{}, err
+	}
+	if body.Size <= 0 || body.Open == nil {
+		return backend.Info{}, fmt.Errorf("no parts can be made of a content of %d bytes", body.Size)
+	}
+	return d.putParts(ctx, key, body, create())
+}
+
 func (d *Driver) put(ctx context.Context, key string, body backend.Body, cond condition) (backend.Info, error) {
 	if err := d.begin(ctx); err != nil {
 		return backend.Info{}, err

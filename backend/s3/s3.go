@@ -196,7 +196,7 @@ func (o *Options) fill() error {
 	if o.Endpoint != "" {
 		u, err := url.Parse(o.Endpoint)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
-			return fmt.Errorf("the endpoint %q is not an address like https://s3.example.org", backend.Redact(o.Endpoint))
+			return fmt.Errorf("the endpoint %q is not an address like https://s3.example.org", backend.RedactEndpoint(o.Endpoint))
 		}
 	}
 	if o.MaxWait < 0 || o.MultipartOver < 0 || o.Parallel < 0 {

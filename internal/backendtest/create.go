@@ -204,7 +204,17 @@ var createTests = []subtest{
 			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, backend.ErrUnknown) {
 				e.Errorf("create with a cancelled context: %v, want %v or %v", err, context.Canceled, backend.ErrUnknown)
 			}
-			if _, gerr := e.b.Get(e.ctx, key, backend.GetOptions{}); errors.Is(gerr, backend.ErrNotFound) {
+			if cerr := f.check(); cerr != nil {
+				e.Errorf("create with a cancelled context: %v", cerr)
+			}
+			obj, gerr := e.b.Get(e.ctx, key, backend.GetOptions{})
+			switch {
+			case gerr == nil:
+				_ = obj.Body.Close()
+				if err != nil && !errors.Is(err, backend.ErrUnknown) {
+					e.Errorf("create with a cancelled context: %v, and the object was made; want %v", err, backend.ErrUnknown)
+				}
+			case errors.Is(gerr, backend.ErrNotFound):
 				if err == nil {
 					e.Error("create succeeded and made nothing")
 				}

@@ -2,8 +2,10 @@ package backendtest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"math"
 
 	"github.com/swampd/swampd/backend"
 )
@@ -72,6 +74,42 @@ var getTests = []subtest{
 		e.remove(e.a, "data/pin")
 		_, err = e.b.Get(e.ctx, "data/pin", backend.GetOptions{IfVersion: old})
 		e.fails(err, backend.ErrChanged, "get of a version of a key that was deleted")
+	}},
+	{"IfVersion holds for a range beyond the end", func(e *env) {
+		old := e.create(e.a, "_control/pin", []byte("one, and long")).Version
+		v := e.replace(e.a, "_control/pin", []byte("two"), old).Version
+		for _, opts := range []backend.GetOptions{{Offset: 3}, {Offset: 100}, {Offset: 100, Length: 1}} {
+			opts.IfVersion = v
+			if got, obj := e.get(e.b, "_control/pin", opts); len(got) != 0 || obj.Size != 3 || obj.Version != v {
+				e.Errorf("%+v: %q, Size %d, Version %q; want nothing of 3 bytes", opts, got, obj.Size, obj.Version)
+			}
+			opts.IfVersion = old
+			_, err := e.b.Get(e.ctx, "_control/pin", opts)
+			e.fails(err, backend.ErrChanged, "get beyond the end of a version that was replaced")
+			_, err = e.b.Get(e.ctx, "_control/never", opts)
+			e.fails(err, backend.ErrChanged, "get beyond the end of a version of a key that never was")
+		}
+	}},
+	{"a body whose context ends is whole or fails", func(e *env) {
+		data := noise(e.parts(), 1)
+		e.create(e.a, "data/big", data)
+		for _, n := range []int64{0, 1, 100_000} {
+			ctx, cancel := context.WithCancel(e.ctx)
+			obj, err := e.b.Get(ctx, "data/big", backend.GetOptions{})
+			if err != nil {
+				e.Fatal(err)
+			}
+			if _, err := io.CopyN(io.Discard, obj.Body, n); err != nil {
+				e.Fatal(err)
+			}
+			cancel()
+			m, err := io.Copy(io.Discard, obj.Body)
+			_ = obj.Body.Close() // may say the same once more
+			if err == nil && n+m != int64(len(data)) || err != nil && !errors.Is(err, context.Canceled) {
+				e.Errorf("cancelled after %d bytes: %d more, %v; want all, or %v", n, m, errText(err), context.Canceled)
+			}
+		}
+		e.holds(e.b, "data/big", data)
 	}},
 	{"a body stays one object while the key is replaced and deleted", func(e *env) {
 		one, two := noise(3<<20, 1), noise(3<<20+5, 2)
@@ -157,6 +195,11 @@ func testRanges(e *env) {
 		{-10_001, 0, 0, 10_000},
 		{-30_000, 0, 0, 10_000},
 		{-30_000, 5, 0, 5},
+		{5, math.MaxInt64, 5, 10_000},
+		{math.MaxInt64, 0, 10_000, 10_000},
+		{math.MaxInt64, math.MaxInt64, 10_000, 10_000},
+		{math.MinInt64, 0, 0, 10_000},
+		{math.MinInt64, 5, 0, 5},
 	} {
 		got, obj, err := read(e.ctx, e.b, "data/ranges", backend.GetOptions{Offset: c.offset, Length: c.length})
 		if err != nil {

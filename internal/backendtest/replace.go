@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -145,6 +146,32 @@ var replaceTests = []subtest{
 		}
 		e.replace(e.b, "_control/x", []byte("two"), v)
 		e.holds(e.a, "_control/x", []byte("two"))
+	}},
+	{"a context cancelled while the content is read leaves the old or the new", func(e *env) {
+		v := e.create(e.a, "_control/x", []byte("old")).Version
+		for _, n := range []int{1000, 3 << 20} {
+			ctx, cancel := context.WithCancel(e.ctx)
+			f := &feed{data: noise(n, uint64(n)), gateAt: n / 2, gate: cancel}
+			info, err := e.a.Replace(ctx, "_control/x", f.body(true), v)
+			cancel()
+			if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, backend.ErrUnknown) {
+				e.Errorf("replace with a cancelled context: %v, want %v or %v", err, context.Canceled, backend.ErrUnknown)
+			}
+			if cerr := f.check(); cerr != nil {
+				e.Errorf("replace with a cancelled context: %v", cerr)
+			}
+			_, obj := e.get(e.b, "_control/x", backend.GetOptions{})
+			switch {
+			case obj.Version != v && err != nil && !errors.Is(err, backend.ErrUnknown):
+				e.Errorf("replace with a cancelled context: %v, and it was done; want %v", err, backend.ErrUnknown)
+			case err == nil && obj.Version != info.Version:
+				e.Errorf("replace said version %q, get says %q", info.Version, obj.Version)
+			case obj.Version == v:
+				obj.Version = e.replace(e.b, "_control/x", f.data, v).Version
+			}
+			e.holds(e.b, "_control/x", f.data)
+			v = obj.Version
+		}
 	}},
 	{"many times in a row", func(e *env) {
 		v := e.create(e.a, "_control/deep/x", []byte("begin")).Version

@@ -86,6 +86,28 @@ var readLiars = []Liar{
 		}),
 	},
 	{
+		Name:   "IfVersion is ignored beyond the end",
+		Breaks: []string{"Get/IfVersion holds for a range beyond the end"},
+		fresh: plain(func(_ *memory.Store, d *driver) {
+			d.get = func(ctx context.Context, key string, opts backend.GetOptions) (*backend.Object, error) {
+				free := opts
+				free.IfVersion = ""
+				o, err := d.Driver.Get(ctx, key, free)
+				if err == nil && o.Length == 0 {
+					return o, nil
+				}
+				return d.Driver.Get(ctx, key, opts)
+			}
+		}),
+	},
+	{
+		Name:   "a body that is cut short ends like any other",
+		Breaks: []string{"Get/a body whose context ends is whole or fails"},
+		fresh: plain(func(_ *memory.Store, d *driver) {
+			d.get = edit(d, func(_ string, o *backend.Object) { o.Body = quiet{o.Body} })
+		}),
+	},
+	{
 		Name:   "IfVersion is never met",
 		Breaks: []string{"Get/IfVersion reads that version"},
 		fresh: plain(func(_ *memory.Store, d *driver) {
@@ -286,3 +308,14 @@ func (s *shared) Read(p []byte) (int, error) {
 }
 
 func (s *shared) Close() error { return nil }
+
+// quiet is a body that does not say why it ends.
+type quiet struct{ io.ReadCloser }
+
+func (q quiet) Read(p []byte) (int, error) {
+	n, err := q.ReadCloser.Read(p)
+	if err != nil {
+		err = io.EOF
+	}
+	return n, err
+}

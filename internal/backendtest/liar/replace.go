@@ -2,6 +2,7 @@ package liar
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/swampd/swampd/backend"
@@ -10,6 +11,20 @@ import (
 
 // Liars about replacing and deleting.
 var replaceLiars = []Liar{
+	{
+		Name:   "a cancelled replace is done and called cancelled",
+		Breaks: []string{"Replace/a context cancelled while the content is read leaves the old or the new"},
+		fresh: plain(func(s *memory.Store, d *driver) {
+			d.replace = func(ctx context.Context, key string, body backend.Body, old backend.Version) (backend.Info, error) {
+				info, err := d.Driver.Replace(ctx, key, body, old)
+				if errors.Is(err, context.Canceled) {
+					data, _ := content(body)
+					s.Tamper(key, func([]byte) []byte { return data })
+				}
+				return info, err
+			}
+		}),
+	},
 	{
 		Name:   "replace tells the old version",
 		Breaks: []string{"Replace/puts new bytes under a new version"},

@@ -219,6 +219,33 @@ var writeLiars = []Liar{
 		}),
 	},
 	{
+		Name:   "a cancelled create is made and called cancelled",
+		Breaks: []string{"Create/a context cancelled while the content is read leaves nothing or all"},
+		fresh: plain(func(s *memory.Store, d *driver) {
+			d.create = func(ctx context.Context, key string, body backend.Body) (backend.Info, error) {
+				info, err := d.Driver.Create(ctx, key, body)
+				if errors.Is(err, context.Canceled) {
+					data, _ := content(body)
+					s.Tamper(key, func([]byte) []byte { return data })
+				}
+				return info, err
+			}
+		}),
+	},
+	{
+		Name:   "a cancelled create leaves its reader open",
+		Breaks: []string{"Create/a context cancelled while the content is read leaves nothing or all"},
+		fresh: plain(func(_ *memory.Store, d *driver) {
+			d.create = func(ctx context.Context, key string, body backend.Body) (backend.Info, error) {
+				info, err := d.Driver.Create(ctx, key, body)
+				if errors.Is(err, context.Canceled) {
+					_, _ = body.Open()
+				}
+				return info, err
+			}
+		}),
+	},
+	{
 		Name:   "a refused content leaves a temporary object",
 		Breaks: []string{"List/refused contents are not listed", "Life/CleanUploads removes nothing fresh"},
 		fresh: plain(func(s *memory.Store, d *driver) {
