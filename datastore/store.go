@@ -42,7 +42,7 @@ type Store struct {
 
 	cat     *catalog.DB
 	overlay *overlay
-	views   views
+	views   *views
 
 	// bytesRead and uploaded are for Options.Progress.
 	bytesRead, uploaded atomic.Int64
@@ -208,7 +208,7 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	s := &Store{
 		bucket: bucket, marker: *marker, opts: opts, dir: dir, cat: cat,
 		lane: make(chan struct{}, 1), session: make(chan struct{}, 1),
-		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{},
+		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{}, views: newViews(),
 	}
 	s.closing, s.shut = context.WithCancelCause(context.Background())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -216,7 +216,10 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	s.follow = &follower{bucket: bucket, cat: cat, folded: s.seen, progress: opts.Progress,
 		warn: func(msg string, err error) { opts.Logger.Warn(msg, "error", err) }}
 	s.cleanStaging()
+	go s.dropViews(s.closing)
 	if err := s.firstUpdate(ctx); err != nil {
+		s.shut(err)
+		s.endViews()
 		s.overlay.close(ctx)
 		return nil, errors.Join(err, cat.Close())
 	}

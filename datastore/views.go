@@ -28,9 +28,33 @@ type view struct {
 type views struct {
 	mu    sync.Mutex
 	idle  []*view
-	drop  *time.Timer // set while views may be idle
 	ended bool
-	jobs  sync.WaitGroup // the timer's
+
+	kept chan struct{} // has room for one; told when a view was kept
+	done chan struct{} // closed when the goroutine that drops them has ended
+}
+
+func newViews() *views { return &views{kept: make(chan struct{}, 1), done: make(chan struct{})} }
+
+// dropViews closes views that are not in use, some time after one was kept. It
+// ends with ctx.
+func (s *Store) dropViews(ctx context.Context) {
+	defer close(s.views.done)
+	for {
+		select {
+		case <-s.views.kept:
+		case <-ctx.Done():
+			return
+		}
+		timer := time.NewTimer(viewAge)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		s.dropIdle()
+	}
 }
 
 // borrow returns a view of the newest state that this Store has seen. It is to
@@ -50,7 +74,7 @@ func (s *Store) borrow(ctx context.Context) (*view, error) {
 
 // giveBack ends the use of a view. If it failed, it is not used again.
 func (s *Store) giveBack(v *view, failed bool) {
-	if failed || v.head != s.Head() || !s.views.put(v, s.dropIdle) {
+	if failed || v.head != s.Head() || !s.views.put(v) {
 		s.discard(v)
 	}
 }
@@ -71,27 +95,23 @@ func (vs *views) take(head uint64) *view {
 	}
 	v := vs.idle[n-1]
 	if v.head != head || time.Since(v.born) > viewAge {
-		return nil // the timer closes it
+		return nil // dropViews closes it
 	}
 	vs.idle = vs.idle[:n-1]
 	return v
 }
 
-// put keeps a view for later and says whether it did. drop is called some time
-// after.
-func (vs *views) put(v *view, drop func()) bool {
+// put keeps a view for later and says whether it did.
+func (vs *views) put(v *view) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if vs.ended || len(vs.idle) >= idleViews || time.Since(v.born) > viewAge {
 		return false
 	}
 	vs.idle = append(vs.idle, v)
-	if vs.drop == nil {
-		vs.jobs.Add(1)
-		vs.drop = time.AfterFunc(viewAge, func() {
-			defer vs.jobs.Done()
-			drop()
-		})
+	select {
+	case vs.kept <- struct{}{}:
+	default:
 	}
 	return true
 }
@@ -100,21 +120,19 @@ func (vs *views) put(v *view, drop func()) bool {
 func (s *Store) dropIdle() {
 	s.views.mu.Lock()
 	idle := s.views.idle
-	s.views.idle, s.views.drop = nil, nil
+	s.views.idle = nil
 	s.views.mu.Unlock()
 	for _, v := range idle {
 		s.discard(v)
 	}
 }
 
-// endViews closes the views that are not in use; from now on none is kept.
+// endViews closes the views that are not in use; from now on none is kept. The
+// context of dropViews has ended.
 func (s *Store) endViews() {
 	s.views.mu.Lock()
 	s.views.ended = true
-	if s.views.drop != nil && s.views.drop.Stop() {
-		s.views.jobs.Done()
-	}
 	s.views.mu.Unlock()
+	<-s.views.done
 	s.dropIdle()
-	s.views.jobs.Wait()
 }
