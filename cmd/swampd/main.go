@@ -36,7 +36,7 @@ func main() {
 func run(ctx context.Context, args []string, in io.Reader, out, errOut *os.File) int {
 	a := newApp(in, out, errOut)
 	root := a.rootCommand()
-	root.SetArgs(negativeSlots(args))
+	root.SetArgs(negativeSlots(root, args))
 	root.SetIn(in)
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)

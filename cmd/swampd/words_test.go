@@ -131,8 +131,15 @@ func TestNegativeStatesAreNoFlags(t *testing.T) {
 		"diff -- -1":       "diff -- -1",
 		"cat --at -1 diff": "cat --at -1 diff",
 		"log -1":           "log -1",
+		// Here diff is a file.
+		"cat diff --offset -3": "cat diff --offset -3",
+		"put -s x diff -m -1":  "put -s x diff -m -1",
+		"-s diff cat x -1":     "-s diff cat x -1",
+		"-s diff diff -1":      "-s diff diff newest-1",
+		"-s x --json diff -1":  "-s x --json diff newest-1",
 	} {
-		if got := strings.Join(negativeSlots(strings.Fields(in)), " "); got != want {
+		root := newApp(nil, os.Stdout, os.Stderr).rootCommand()
+		if got := strings.Join(negativeSlots(root, strings.Fields(in)), " "); got != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}
 	}
