@@ -118,11 +118,23 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "output for programs: one documented JSON object, or a stream of them")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on standard error")
 	flags.StringVar(&a.stateDir, "state-dir", "", "directory for the local files of this datastore (default: one in your state directory)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return noEmptyFlag(cmd) }
 	root.AddCommand(
 		a.initCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.lsCommand(), a.rmCommand(),
 		a.logCommand(), a.diffCommand(), a.verifyCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(root),
 	)
 	return root
+}
+
+// noEmptyFlag refuses flags that name a place and are empty, as -s "$STORE" is
+// when STORE is not set: the command would be let loose on the default datastore.
+func noEmptyFlag(cmd *cobra.Command) error {
+	for _, name := range []string{"store", "state-dir"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return usagef("leave it out to use the default one", "--%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // action is the body of a command.

@@ -131,7 +131,7 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 		{"put", ""}, {"put", "/"}, {"put", "x", "--as", "../y"}, {"cat", "--length", "0", "x"}, {"cat", "--length", "-1", "x"},
 		{"log", "-n", "0"}, {"log", "--id", "x"}, {"log", "--id", "018f0000-0000-7000-8000-000000000000", "x"},
 		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
-		{"version", "x"}, {"verify", "x"},
+		{"version", "x"}, {"verify", "x"}, {"ls", "-s", ""}, {"rm", "-r", ".", "--store="}, {"ls", "--state-dir", ""},
 	} {
 		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")
 		r := c.run(append(args, "--json")...).wantCode(2)
