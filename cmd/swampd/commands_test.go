@@ -195,3 +195,21 @@ func TestADatastoreThatIsNotThere(t *testing.T) {
 		t.Error("looking for a datastore made its directory")
 	}
 }
+
+// A state holds paths, and so it can hold a file and a directory of one name.
+func TestAFileAndADirectoryOfOneName(t *testing.T) {
+	c := newCLI(t).withStore()
+	for _, name := range []string{"d/a", "d/a-b", "d/a/b/c", "d/a/x"} {
+		c.runIn(strings.NewReader(name), "put", "-", "--as", name).wantCode(0)
+	}
+	for _, what := range []string{".", "d", "d/a"} {
+		c.run("get", what, "-o", "out").wantCode(1).wantErr("d/a is a file and d/a/ a directory", "swampd get d/a/", "swampd cat d/a").wantPlain()
+	}
+	c.ok("get", "d/a/", "-o", "out")
+	if got, err := os.ReadFile(filepath.Join(c.dir, "out/d/a/b/c")); string(got) != "d/a/b/c" {
+		t.Errorf("%q, %v", got, err)
+	}
+	c.ok("cat", "d/a").wantOut("d/a")
+	c.ok("rm", "d/a")
+	c.ok("get", ".", "-o", "out")
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -32,7 +33,8 @@ is written outside of DIR or through a symbolic link in it.
 A file that is there already with the same content is left alone (its permissions
 and time are corrected). If one is there with another content, nothing at all is
 written, unless --force says that such files may be replaced. Files that are not
-in the state are never touched.
+in the state are never touched. A state can hold a file and a directory of the
+same name; a disk cannot, so get refuses them: name one of them.
 
 --json: one object {"store","slot","directory","written","bytes","unchanged",
 "seconds"}.`
@@ -139,6 +141,9 @@ func (g *getting) resolve(ctx context.Context) error {
 		if !isFile && !isDir {
 			return g.a.missing(t.path, g.at, nil)
 		}
+		if isFile && isDir {
+			return twoOfOneName(t.path, g.at)
+		}
 		if isFile {
 			all = append(all, target{path: t.path})
 		}
@@ -195,12 +200,42 @@ func (g *getting) versions(ctx context.Context) iter.Seq2[datastore.Version, err
 				}
 				continue
 			}
+			var names clashes
 			for v, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.at}) {
+				if file := names.add(v.Path); err == nil && file != "" {
+					err = twoOfOneName(file, g.at)
+				}
 				if !yield(v, err) || err != nil {
 					return
 				}
 			}
 		}
+	}
+}
+
+// clashes finds, among paths in order, files that have the name of a directory:
+// a state can hold both, a disk cannot.
+type clashes []string // the files that the last path begins with
+
+// add returns the file that is a directory of name.
+func (c *clashes) add(name string) string {
+	for len(*c) > 0 && !strings.HasPrefix(name, (*c)[len(*c)-1]) {
+		*c = (*c)[:len(*c)-1]
+	}
+	for _, file := range *c {
+		if below(name, file) && name != file {
+			return file
+		}
+	}
+	*c = append(*c, name)
+	return ""
+}
+
+func twoOfOneName(name string, at uint64) error {
+	return &refusal{
+		kind: "two-of-one-name",
+		text: fmt.Sprintf("%s is a file and %s/ a directory%s: no disk can hold both", printable(name), printable(name), inState(at)),
+		hint: "get the directory on its own: swampd get " + quoteArg(name+"/") + "; write the file with: swampd cat " + quoteArg(name) + "; or remove one of them with: swampd rm",
 	}
 }
 

@@ -243,3 +243,20 @@ func TestAnErrorOfTheStoreIsNotBlamedOnAFile(t *testing.T) {
 		}
 	}
 }
+
+func TestFilesThatAreDirectoriesTooAreFound(t *testing.T) {
+	for in, want := range map[string]string{
+		"a a-b a/b": "a", "a ab abc b/c": "", "a/b a/b!c a/b/c/d": "a/b", "a! a/b": "", "a a-/x a- b": "", "a a.b a.b/c": "a.b",
+	} {
+		var names clashes
+		got := ""
+		for name := range strings.FieldsSeq(in) {
+			if file := names.add(name); file != "" {
+				got = file
+			}
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", in, got, want)
+		}
+	}
+}
