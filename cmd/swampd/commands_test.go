@@ -212,4 +212,6 @@ func TestAFileAndADirectoryOfOneName(t *testing.T) {
 	c.ok("cat", "d/a").wantOut("d/a")
 	c.ok("rm", "d/a")
 	c.ok("get", ".", "-o", "out")
+	c.ok("rm", "-r", ".")
+	c.run("rm", "-r", ".").wantCode(1).wantErr("there is nothing")
 }
