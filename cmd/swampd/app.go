@@ -36,6 +36,7 @@ type app struct {
 
 	command string // what other processes are told when they wait for this one
 	parsed  bool   // flags and arguments were accepted
+	asking  bool   // the command asks what became of a commit
 }
 
 func newApp(in io.Reader, out, errOut *os.File) *app {
@@ -93,7 +94,9 @@ Exit codes:
     2  wrong use: flags, arguments, names, addresses
    75  try again later: another writer is at work, the store asks for patience, or
        no answer came about a commit (ask: swampd log --id ID)
-  130  Ctrl-C; 143 SIGTERM. Nothing is left half-made. A second one ends at once
+  130  Ctrl-C; 143 SIGTERM; 129 the terminal was closed. Nothing is left half-made.
+       A second one ends at once
+  141  whoever read the output has closed it; what was to be stored is stored
 
 With --json every command writes one JSON object, or one object per line where
 its help says "stream", on standard output; an error is one JSON object

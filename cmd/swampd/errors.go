@@ -23,6 +23,7 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitTryAgain    = 75 // EX_TEMPFAIL
+	exitHangup      = 129
 	exitInterrupted = 130
 	exitPipe        = 141 // as a shell reports SIGPIPE
 	exitTerminated  = 143
@@ -118,6 +119,9 @@ func (a *app) explain(ctx context.Context, err error) errorJSON {
 			e.Kind, e.Hint = "output", "what the command did to the datastore is done; only its output is not whole"
 		}
 		a.refine(err, &e)
+	}
+	if a.asking && e.ExitCode == exitFailed && e.Kind != "not-found" && e.Kind != "no-datastore" {
+		e.ExitCode = exitTryAgain // no answer is not the answer that it did not land
 	}
 	if sig := interrupted(ctx); sig != nil {
 		e.ExitCode = sig.exitCode()

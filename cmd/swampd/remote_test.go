@@ -96,6 +96,8 @@ func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
 					t.Errorf("%s: kind %q, want %q (%v): %s", r.command, e.Kind, test.kind, err, r.err)
 				}
 			}
+			// Nobody knows whether the commit landed: this is no "it did not".
+			c.run("log", "--id", "018f0000-0000-7000-8000-000000000000").wantCode(75).wantErr(test.words...)
 			r := c.run("doctor").wantCode(1)
 			if !strings.Contains(r.out, "FAILED  store") {
 				t.Errorf("doctor says\n%s", r.out)

@@ -30,7 +30,13 @@ type piped struct {
 // in the middle of it: it has taken more than buffers hold.
 func (c *cli) startPut(name string, more ...string) *piped {
 	c.t.Helper()
-	p := &piped{cli: c, cmd: c.command(append([]string{"put", "-", "--as", name}, more...)...)}
+	return c.piping(c.command(append([]string{"put", "-", "--as", name}, more...)...))
+}
+
+// piping starts such a command.
+func (c *cli) piping(cmd *exec.Cmd) *piped {
+	c.t.Helper()
+	p := &piped{cli: c, cmd: cmd}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -105,7 +111,7 @@ func TestASignalEndsAPutCleanly(t *testing.T) {
 		sig  syscall.Signal
 		code int
 		word string
-	}{{syscall.SIGINT, 130, "interrupted"}, {syscall.SIGTERM, 143, "terminated"}} {
+	}{{syscall.SIGINT, 130, "interrupted"}, {syscall.SIGTERM, 143, "terminated"}, {syscall.SIGHUP, 129, "the terminal was closed"}} {
 		t.Run(s.word, func(t *testing.T) {
 			c := newCLI(t).withStore()
 			p := c.startPut("big", "--json")
@@ -131,6 +137,28 @@ func TestASignalEndsAPutCleanly(t *testing.T) {
 			c.ok("put", "x", "--max-wait", "0")
 			c.ok("verify", "--read-data")
 		})
+	}
+}
+
+// nohup and a shell's & start programs that ignore signals.
+func TestWhatIsIgnoredFromTheStartEndsNothing(t *testing.T) {
+	c := newCLI(t).withStore()
+	for sig, name := range map[syscall.Signal]string{syscall.SIGHUP: "HUP", syscall.SIGINT: "INT"} {
+		cmd := c.command("put", "-", "--as", name)
+		cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" ` + name + `; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+		p := c.piping(cmd)
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.end(); code != 0 {
+			t.Errorf("%s: exit code %d: %s", name, code, &p.err)
+		}
+	}
+	if got := c.paths(); got != "HUP INT" {
+		t.Errorf("stored %q", got)
 	}
 }
 
