@@ -71,9 +71,13 @@ func session(t *testing.T, extra ...string) string {
 	return c.stable(tr.b.String())
 }
 
-func TestEveryCommandSpeaksToPeople(t *testing.T) { golden(t, "session.txt", session(t)) }
+func TestEveryCommandSpeaksToPeople(t *testing.T) {
+	t.Parallel()
+	golden(t, "session.txt", session(t))
+}
 
 func TestEveryCommandSpeaksToPrograms(t *testing.T) {
+	t.Parallel()
 	got := session(t, "--json")
 	golden(t, "session-json.txt", got)
 	for line := range strings.SplitSeq(got, "\n") {
@@ -89,6 +93,7 @@ func TestEveryCommandSpeaksToPrograms(t *testing.T) {
 }
 
 func TestCompletionScriptsAreWritten(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if r := c.ok("completion", shell); !strings.Contains(r.out, "swampd") {
@@ -104,6 +109,7 @@ func TestCompletionScriptsAreWritten(t *testing.T) {
 }
 
 func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		r := c.ok(args...)
@@ -121,6 +127,7 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 }
 
 func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	for _, args := range [][]string{
@@ -146,6 +153,7 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 }
 
 func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, store := range []string{
 		"ftp://host/dir", "http://host/x", "s3:/bucket", "s3:bucket", "gs:/bucket/x", "file:dir", "file://relative", "s3://", "gs:///x",
@@ -167,6 +175,7 @@ func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
 }
 
 func TestThereIsNoSecretInAnError(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("x", "x")
 	for _, args := range [][]string{{"ls"}, {"init"}, {"put", "x"}, {"doctor"}} {
@@ -182,6 +191,7 @@ func TestThereIsNoSecretInAnError(t *testing.T) {
 }
 
 func TestADatastoreThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("x", "x")
 	for _, args := range [][]string{{"ls"}, {"put", "x"}, {"log"}, {"verify"}} {
@@ -198,6 +208,7 @@ func TestADatastoreThatIsNotThere(t *testing.T) {
 
 // A state holds paths, and so it can hold a file and a directory of one name.
 func TestAFileAndADirectoryOfOneName(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	for _, name := range []string{"d/a", "d/a-b", "d/a/b/c", "d/a/x"} {
 		c.runIn(strings.NewReader(name), "put", "-", "--as", name).wantCode(0)

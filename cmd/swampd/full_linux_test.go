@@ -43,6 +43,7 @@ func (c *cli) wantKind(kind string, args ...string) *errorJSON {
 }
 
 func TestAFullDiskIsSaidToBeFull(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	content := make([]byte, 3<<20)
 	rand.Read(content)
@@ -68,6 +69,7 @@ func TestAFullDiskIsSaidToBeFull(t *testing.T) {
 }
 
 func TestAReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	disk := c.mounted("disk", "size=9m")
 	c.env = append(c.env, "SWAMPD_STORE="+disk+"/store")
@@ -91,6 +93,7 @@ func TestAReadOnlyDisk(t *testing.T) {
 }
 
 func TestOutputThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -108,6 +111,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 }
 
 func TestWithoutAHomeTheProgramSaysWhatToSet(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	for i, v := range c.env {
 		if strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, "XDG_STATE_HOME=") {

@@ -107,6 +107,7 @@ func endOf(t *testing.T, cmd *exec.Cmd) int {
 }
 
 func TestASignalEndsAPutCleanly(t *testing.T) {
+	t.Parallel()
 	for _, s := range []struct {
 		sig  syscall.Signal
 		code int
@@ -142,6 +143,7 @@ func TestASignalEndsAPutCleanly(t *testing.T) {
 
 // nohup and a shell's & start programs that ignore signals.
 func TestWhatIsIgnoredFromTheStartEndsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	for sig, name := range map[syscall.Signal]string{syscall.SIGHUP: "HUP", syscall.SIGINT: "INT"} {
 		cmd := c.command("put", "-", "--as", name)
@@ -186,6 +188,7 @@ func (c *cli) wantNothingStaged() {
 }
 
 func TestTheSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.env = append(c.env, hangEnv+"=1")
 	cmd := c.command("version")
@@ -213,6 +216,7 @@ func TestTheSecondSignalEndsAtOnce(t *testing.T) {
 }
 
 func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	c.ok("put", "x")
@@ -256,6 +260,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 }
 
 func TestASignalEndsAGetCleanly(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.runIn(io.LimitReader(zeros{}, 256<<20), "put", "-", "--as", "d/big").wantCode(0)
 	out := c.mkdir("out")
@@ -296,6 +301,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestAClosedPipeEndsTheCommandQuietly(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.runIn(bytes.NewReader(make([]byte, 8<<20)), "put", "-", "--as", "big").wantCode(0)
 	cmd := c.command("cat", "big")
