@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // session uses every command once and more, with the extra flags.
@@ -225,4 +227,35 @@ func TestAFileAndADirectoryOfOneName(t *testing.T) {
 	c.ok("get", ".", "-o", "out")
 	c.ok("rm", "-r", ".")
 	c.run("rm", "-r", ".").wantCode(1).wantErr("there is nothing")
+}
+
+// The same command under the same id is done once, however often it is given:
+// this is what a script does that got no answer.
+func TestACommandUnderAnIDIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	c.file("a/x", "x")
+	c.file("a/y", "y")
+	id := func() string { return uuid.Must(uuid.NewV7()).String() }
+	for _, args := range [][]string{
+		{"put", "a"}, {"rm", "a/x"}, {"rm", "-r", "a"}, {"put", "a", "--unchanged"}, {"rm", "a/x", "a/y", "-m", "both"},
+	} {
+		args = append(args, "--id", id())
+		c.ok(args...)
+		before := c.commits()
+		if r := c.ok(args...); !strings.HasPrefix(r.out, "this commit had landed before, in state ") {
+			t.Errorf("%s: %q", r.command, r.out)
+		}
+		if r := c.ok(append(args, "--json")...); !strings.Contains(r.out, `"again":true`) {
+			t.Errorf("%s: %q", r.command, r.out)
+		}
+		if n := c.commits(); n != before {
+			t.Errorf("%v: %d commits, want %d", args, n, before)
+		}
+	}
+	other := id()
+	c.ok("put", "a", "--id", other)
+	c.run("rm", "a/z", "--id", other).wantCode(1)
+	c.run("rm", "a/z", "--id", id()).wantCode(1)
+	c.run("rm", "a/x", "--id", other).wantCode(2)
 }
