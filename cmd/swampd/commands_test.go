@@ -141,6 +141,8 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 		{"log", "-n", "0"}, {"log", "--id", "x"}, {"log", "--id", "018f0000-0000-7000-8000-000000000000", "x"},
 		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
 		{"version", "x"}, {"verify", "x"}, {"ls", "-s", ""}, {"rm", "-r", ".", "--store="}, {"ls", "--state-dir", ""},
+		{"put", "x", "-m", "bad\xff"}, {"rm", "x", "-m", "bad\xff"}, {"put", "x", "-m", strings.Repeat("m", 1<<16+1)}, {"put", "x", "--tag", "k=\xff"},
+		{"put", "x", "--content-type", "\xff"}, {"put", "x", "--keep", "\xff"}, {"put", "x", "--keep", ""},
 	} {
 		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")
 		r := c.run(append(args, "--json")...).wantCode(2)

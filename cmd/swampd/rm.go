@@ -30,6 +30,9 @@ func (a *app) rmCommand() *cobra.Command {
 		if message == "" {
 			message = describe("rm", args)
 		}
+		if err := checkMessage(message); err != nil {
+			return err
+		}
 		commit, err := commitID(id)
 		if err != nil {
 			return err
