@@ -122,11 +122,28 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on standard error")
 	flags.StringVar(&a.stateDir, "state-dir", "", "directory for the local files of this datastore (default: one in your state directory)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return noEmptyFlag(cmd) }
+	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.initCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.lsCommand(), a.rmCommand(),
 		a.logCommand(), a.diffCommand(), a.verifyCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(root),
 	)
 	return root
+}
+
+// helpCommand is cobra's, but a command that does not exist is wrong use.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Say how a command is used",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("see: swampd --help", "there is no command %s", quoteArg(strings.Join(args, " ")))
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
 }
 
 // noEmptyFlag refuses flags that name a place and are empty, as -s "$STORE" is

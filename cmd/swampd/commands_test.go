@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -121,6 +122,7 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 			}
 		}
 	}
+	c.ok("help", "put").wantOut(c.ok("put", "--help").out)
 	for _, name := range []string{"init", "put", "get", "cat", "ls", "rm", "log", "diff", "verify", "doctor", "version", "completion"} {
 		if r := c.ok(name, "--help"); !strings.Contains(r.out, "--json: ") {
 			t.Errorf("%s --help does not say what --json gives", name)
@@ -142,6 +144,7 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
 		{"version", "x"}, {"verify", "x"}, {"ls", "-s", ""}, {"rm", "-r", ".", "--store="}, {"ls", "--state-dir", ""},
 		{"put", "x", "-m", "bad\xff"}, {"rm", "x", "-m", "bad\xff"}, {"put", "x", "-m", strings.Repeat("m", 1<<16+1)}, {"put", "x", "--tag", "k=\xff"},
+		{"help", "no-such-command"}, {"help", "ls", "x"},
 		{"put", "x", "--content-type", "\xff"}, {"put", "x", "--keep", "\xff"}, {"put", "x", "--keep", ""},
 	} {
 		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")
@@ -260,4 +263,58 @@ func TestACommandUnderAnIDIsDoneOnce(t *testing.T) {
 	c.run("rm", "a/z", "--id", other).wantCode(1)
 	c.run("rm", "a/z", "--id", id()).wantCode(1)
 	c.run("rm", "a/x", "--id", other).wantCode(2)
+}
+
+// Verify is where all other commands send people: it cannot do so itself.
+func TestADamagedStoreIsDescribed(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	c.file("x", strings.Repeat("x", 10))
+	random := make([]byte, 1<<20)
+	rand.Read(random)
+	c.file("large", string(random))
+	c.ok("put", ".")
+	data, err := filepath.Glob(filepath.Join(c.store(), "data", "*"))
+	if err != nil || len(data) != 1 {
+		t.Fatal(data, err)
+	}
+	damage := func(name string, at int64) {
+		t.Helper()
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		b := make([]byte, 1)
+		if _, err := f.ReadAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{b[0] ^ 1}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage(data[0], 1000)
+	c.ok("verify")
+	if r := c.run("verify", "--read-data").wantCode(1).wantErr("damaged"); !strings.Contains(r.out, "DAMAGED") || !strings.Contains(r.out, "large") {
+		t.Error(r.out)
+	}
+	c.run("cat", "large").wantCode(1).wantErr("damaged", "large", "swampd verify --read-data")
+	c.ok("cat", "x").wantOut(strings.Repeat("x", 10))
+	c.run("get", ".", "-o", "out").wantCode(1).wantErr("damaged", "large")
+	if _, err := os.Lstat(filepath.Join(c.dir, "out/large")); err == nil {
+		t.Error("the damaged file was written")
+	}
+	if err := os.Remove(data[0]); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.run("verify").wantCode(1); !strings.Contains(r.out, "missing") {
+		t.Error(r.out)
+	}
+	damage(filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
+	other := filepath.Join(c.base, "nothing-known")
+	c.run("ls", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "swampd verify").wantPlain()
+	r := c.run("verify", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "copy of the store").wantPlain()
+	if strings.Contains(r.err, "--read-data") {
+		t.Error(r.err)
+	}
 }
