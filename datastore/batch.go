@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -149,7 +150,8 @@ func (b *Batch) putFile(ctx context.Context, path, file string, o *PutOptions) (
 		opts.Mode = fs.ModeSymlink | 0o777
 		return b.put(ctx, path, &opts, func(*[]byte) (*content, error) { return smallContent([]byte(target)), nil })
 	case !fi.Mode().IsRegular():
-		return Put{}, fmt.Errorf("%s is %s, which cannot be stored; only regular files and symbolic links can", file, describeType(fi.Mode()))
+		// A fault of this file, as those of the system are: a caller may go on.
+		return Put{}, &fs.PathError{Op: "put", Path: file, Err: fmt.Errorf("it is %s, which cannot be stored; only regular files and symbolic links can", describeType(fi.Mode()))}
 	}
 	return b.put(ctx, path, &opts, func(small *[]byte) (*content, error) {
 		return b.st.fromFile(ctx, file, fi, small)
@@ -497,11 +499,25 @@ func changeOf(path string, o *PutOptions) (format.Change, error) {
 
 func modeBits(m fs.FileMode) uint32 { return uint32(m & (fs.ModePerm | fs.ModeSymlink)) }
 
+// The times that a record can hold: from 1677 to 2262.
+var earliest, latest = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
+
+// unixNano is t as records hold it, where 0 means none: a time that is out of
+// reach becomes the nearest one, and the very beginning of 1970, which tools
+// that make builds reproducible give to all files, one nanosecond later.
 func unixNano(t time.Time) int64 {
-	if t.IsZero() {
+	switch {
+	case t.IsZero():
 		return 0
+	case t.Before(earliest):
+		return math.MinInt64
+	case t.After(latest):
+		return math.MaxInt64
 	}
-	return t.UnixNano()
+	if ns := t.UnixNano(); ns != 0 {
+		return ns
+	}
+	return 1
 }
 
 func metaOf(m *Meta) format.Meta {

@@ -46,7 +46,9 @@ type Meta struct {
 
 // PutOptions says more of one content. Nil means: mode 0644, no mtime.
 type PutOptions struct {
-	Mode  fs.FileMode // permission bits and fs.ModeSymlink; zero = 0644
+	Mode fs.FileMode // permission bits and fs.ModeSymlink; zero = 0644
+	// MTime is kept to the nanosecond from 1677 to 2262, and as the nearer end
+	// of that time beyond. Zero = none; for a file, its own.
 	MTime time.Time
 	Meta  Meta
 	// SkipUnchanged leaves the path out of the commit if its newest version

@@ -36,6 +36,7 @@ type app struct {
 
 	command string // what other processes are told when they wait for this one
 	parsed  bool   // flags and arguments were accepted
+	asking  bool   // the command asks what became of a commit
 }
 
 func newApp(in io.Reader, out, errOut *os.File) *app {
@@ -93,7 +94,9 @@ Exit codes:
     2  wrong use: flags, arguments, names, addresses
    75  try again later: another writer is at work, the store asks for patience, or
        no answer came about a commit (ask: swampd log --id ID)
-  130  Ctrl-C; 143 SIGTERM. Nothing is left half-made. A second one ends at once
+  130  Ctrl-C; 143 SIGTERM; 129 the terminal was closed. Nothing is left half-made.
+       A second one ends at once
+  141  whoever read the output has closed it; what was to be stored is stored
 
 With --json every command writes one JSON object, or one object per line where
 its help says "stream", on standard output; an error is one JSON object
@@ -118,11 +121,40 @@ func (a *app) rootCommand() *cobra.Command {
 	flags.BoolVar(&a.json, "json", false, "output for programs: one documented JSON object, or a stream of them")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on standard error")
 	flags.StringVar(&a.stateDir, "state-dir", "", "directory for the local files of this datastore (default: one in your state directory)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return noEmptyFlag(cmd) }
+	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.initCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.lsCommand(), a.rmCommand(),
 		a.logCommand(), a.diffCommand(), a.verifyCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(root),
 	)
 	return root
+}
+
+// helpCommand is cobra's, but a command that does not exist is wrong use.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Say how a command is used",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("see: swampd --help", "there is no command %s", quoteArg(strings.Join(args, " ")))
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
+}
+
+// noEmptyFlag refuses flags that name a place and are empty, as -s "$STORE" is
+// when STORE is not set: the command would be let loose on the default datastore.
+func noEmptyFlag(cmd *cobra.Command) error {
+	for _, name := range []string{"store", "state-dir"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return usagef("leave it out to use the default one", "--%s is empty", name)
+		}
+	}
+	return nil
 }
 
 // action is the body of a command.

@@ -19,6 +19,7 @@ import (
 )
 
 func TestNamesThatCannotBeStoredAreRefused(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	for _, name := range []string{
 		"..", ".", "a/..", "../a", "a/../b", "a/./b", "/a", "//", "a//b", "a\xffb", ".swamp", ".swamp/x", "a/.SWAMP/b",
@@ -46,6 +47,7 @@ func TestNamesThatCannotBeStoredAreRefused(t *testing.T) {
 }
 
 func TestFilesWhoseNamesCannotBeStoredAreNamed(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("good", "good")
 	c.file(".swamp/private", "of a checkout")
@@ -69,6 +71,7 @@ func TestFilesWhoseNamesCannotBeStoredAreNamed(t *testing.T) {
 }
 
 func TestPathsThatTheSystemCannotTakeAreNamed(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	root, err := os.OpenRoot(c.dir)
 	if err != nil {
@@ -169,6 +172,7 @@ func chownAll(t *testing.T, dir string, uid int, deep bool) {
 }
 
 func TestUnreadableFilesAreNamedAndNothingIsStored(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("good", "good")
 	for i := range 12 {
@@ -200,6 +204,7 @@ func TestUnreadableFilesAreNamedAndNothingIsStored(t *testing.T) {
 }
 
 func TestAPlaceThatCannotBeWrittenIsNamed(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	c.ok("put", "x")
@@ -227,6 +232,7 @@ func TestAPlaceThatCannotBeWrittenIsNamed(t *testing.T) {
 // A file that changes all the time cannot be stored; which of the checks sees it
 // depends on when it changes.
 func TestAFileThatChangesWhileItIsReadIsRefused(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("good", "good")
 	name := c.file("busy", strings.Repeat("x", 64<<20))
@@ -264,6 +270,7 @@ func TestAFileThatChangesWhileItIsReadIsRefused(t *testing.T) {
 }
 
 func TestAFileThatVanishesIsNamed(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.run("put", "nothing").wantCode(1).wantErr("there is no file or directory nothing", "nothing was stored").wantPlain()
 	c.file("x", "x")

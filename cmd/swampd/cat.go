@@ -127,6 +127,9 @@ func (a *app) isDirectory(path string) *refusal {
 }
 
 func (a *app) missing(path string, at uint64, err error) error {
+	if path == "" {
+		return &refusal{kind: "not-found", err: err, text: "there is nothing" + inState(at), hint: "see what there was with: swampd log"}
+	}
 	return &refusal{
 		kind: "not-found", err: err, text: fmt.Sprintf("there is no file or directory %q%s", path, inState(at)),
 		hint: "see what there is with: swampd ls; and what there was with: swampd log " + quoteArg(path),

@@ -57,6 +57,7 @@ func awaitReads(t *testing.T, names []string) (wait func()) {
 // being sent and held up, and meanwhile all change: those that wait for their turn
 // are not what was staged any more.
 func TestAFileThatChangesBeforeItIsSentIsRefused(t *testing.T) {
+	t.Parallel()
 	srv := testserver.S3(t)
 	p := srv.Proxy(t)
 	for _, skip := range []bool{false, true} {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // session uses every command once and more, with the extra flags.
@@ -71,9 +74,13 @@ func session(t *testing.T, extra ...string) string {
 	return c.stable(tr.b.String())
 }
 
-func TestEveryCommandSpeaksToPeople(t *testing.T) { golden(t, "session.txt", session(t)) }
+func TestEveryCommandSpeaksToPeople(t *testing.T) {
+	t.Parallel()
+	golden(t, "session.txt", session(t))
+}
 
 func TestEveryCommandSpeaksToPrograms(t *testing.T) {
+	t.Parallel()
 	got := session(t, "--json")
 	golden(t, "session-json.txt", got)
 	for line := range strings.SplitSeq(got, "\n") {
@@ -89,6 +96,7 @@ func TestEveryCommandSpeaksToPrograms(t *testing.T) {
 }
 
 func TestCompletionScriptsAreWritten(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if r := c.ok("completion", shell); !strings.Contains(r.out, "swampd") {
@@ -104,6 +112,7 @@ func TestCompletionScriptsAreWritten(t *testing.T) {
 }
 
 func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		r := c.ok(args...)
@@ -113,6 +122,7 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 			}
 		}
 	}
+	c.ok("help", "put").wantOut(c.ok("put", "--help").out)
 	for _, name := range []string{"init", "put", "get", "cat", "ls", "rm", "log", "diff", "verify", "doctor", "version", "completion"} {
 		if r := c.ok(name, "--help"); !strings.Contains(r.out, "--json: ") {
 			t.Errorf("%s --help does not say what --json gives", name)
@@ -121,6 +131,7 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 }
 
 func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	for _, args := range [][]string{
@@ -131,7 +142,10 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 		{"put", ""}, {"put", "/"}, {"put", "x", "--as", "../y"}, {"cat", "--length", "0", "x"}, {"cat", "--length", "-1", "x"},
 		{"log", "-n", "0"}, {"log", "--id", "x"}, {"log", "--id", "018f0000-0000-7000-8000-000000000000", "x"},
 		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
-		{"version", "x"}, {"verify", "x"},
+		{"version", "x"}, {"verify", "x"}, {"ls", "-s", ""}, {"rm", "-r", ".", "--store="}, {"ls", "--state-dir", ""},
+		{"put", "x", "-m", "bad\xff"}, {"rm", "x", "-m", "bad\xff"}, {"put", "x", "-m", strings.Repeat("m", 1<<16+1)}, {"put", "x", "--tag", "k=\xff"},
+		{"help", "no-such-command"}, {"help", "ls", "x"},
+		{"put", "x", "--content-type", "\xff"}, {"put", "x", "--keep", "\xff"}, {"put", "x", "--keep", ""},
 	} {
 		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")
 		r := c.run(append(args, "--json")...).wantCode(2)
@@ -146,6 +160,7 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 }
 
 func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	for _, store := range []string{
 		"ftp://host/dir", "http://host/x", "s3:/bucket", "s3:bucket", "gs:/bucket/x", "file:dir", "file://relative", "s3://", "gs:///x",
@@ -167,6 +182,7 @@ func TestAnAddressThatIsNoneExitsWith2(t *testing.T) {
 }
 
 func TestThereIsNoSecretInAnError(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("x", "x")
 	for _, args := range [][]string{{"ls"}, {"init"}, {"put", "x"}, {"doctor"}} {
@@ -182,6 +198,7 @@ func TestThereIsNoSecretInAnError(t *testing.T) {
 }
 
 func TestADatastoreThatIsNotThere(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("x", "x")
 	for _, args := range [][]string{{"ls"}, {"put", "x"}, {"log"}, {"verify"}} {
@@ -193,5 +210,111 @@ func TestADatastoreThatIsNotThere(t *testing.T) {
 	}
 	if _, err := os.Stat(c.store()); err == nil {
 		t.Error("looking for a datastore made its directory")
+	}
+}
+
+// A state holds paths, and so it can hold a file and a directory of one name.
+func TestAFileAndADirectoryOfOneName(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	for _, name := range []string{"d/a", "d/a-b", "d/a/b/c", "d/a/x"} {
+		c.runIn(strings.NewReader(name), "put", "-", "--as", name).wantCode(0)
+	}
+	for _, what := range []string{".", "d", "d/a"} {
+		c.run("get", what, "-o", "out").wantCode(1).wantErr("d/a is a file and d/a/ a directory", "swampd get d/a/", "swampd cat d/a").wantPlain()
+	}
+	c.ok("get", "d/a/", "-o", "out")
+	if got, err := os.ReadFile(filepath.Join(c.dir, "out/d/a/b/c")); string(got) != "d/a/b/c" {
+		t.Errorf("%q, %v", got, err)
+	}
+	c.ok("cat", "d/a").wantOut("d/a")
+	c.ok("rm", "d/a")
+	c.ok("get", ".", "-o", "out")
+	c.ok("rm", "-r", ".")
+	c.run("rm", "-r", ".").wantCode(1).wantErr("there is nothing")
+}
+
+// The same command under the same id is done once, however often it is given:
+// this is what a script does that got no answer.
+func TestACommandUnderAnIDIsDoneOnce(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	c.file("a/x", "x")
+	c.file("a/y", "y")
+	id := func() string { return uuid.Must(uuid.NewV7()).String() }
+	for _, args := range [][]string{
+		{"put", "a"}, {"rm", "a/x"}, {"rm", "-r", "a"}, {"put", "a", "--unchanged"}, {"rm", "a/x", "a/y", "-m", "both"},
+	} {
+		args = append(args, "--id", id())
+		c.ok(args...)
+		before := c.commits()
+		if r := c.ok(args...); !strings.HasPrefix(r.out, "this commit had landed before, in state ") {
+			t.Errorf("%s: %q", r.command, r.out)
+		}
+		if r := c.ok(append(args, "--json")...); !strings.Contains(r.out, `"again":true`) {
+			t.Errorf("%s: %q", r.command, r.out)
+		}
+		if n := c.commits(); n != before {
+			t.Errorf("%v: %d commits, want %d", args, n, before)
+		}
+	}
+	other := id()
+	c.ok("put", "a", "--id", other)
+	c.run("rm", "a/z", "--id", other).wantCode(1)
+	c.run("rm", "a/z", "--id", id()).wantCode(1)
+	c.run("rm", "a/x", "--id", other).wantCode(2)
+}
+
+// Verify is where all other commands send people: it cannot do so itself.
+func TestADamagedStoreIsDescribed(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	c.file("x", strings.Repeat("x", 10))
+	random := make([]byte, 1<<20)
+	rand.Read(random)
+	c.file("large", string(random))
+	c.ok("put", ".")
+	data, err := filepath.Glob(filepath.Join(c.store(), "data", "*"))
+	if err != nil || len(data) != 1 {
+		t.Fatal(data, err)
+	}
+	damage := func(name string, at int64) {
+		t.Helper()
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		b := make([]byte, 1)
+		if _, err := f.ReadAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{b[0] ^ 1}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage(data[0], 1000)
+	c.ok("verify")
+	if r := c.run("verify", "--read-data").wantCode(1).wantErr("damaged"); !strings.Contains(r.out, "DAMAGED") || !strings.Contains(r.out, "large") {
+		t.Error(r.out)
+	}
+	c.run("cat", "large").wantCode(1).wantErr("damaged", "large", "swampd verify --read-data")
+	c.ok("cat", "x").wantOut(strings.Repeat("x", 10))
+	c.run("get", ".", "-o", "out").wantCode(1).wantErr("damaged", "large")
+	if _, err := os.Lstat(filepath.Join(c.dir, "out/large")); err == nil {
+		t.Error("the damaged file was written")
+	}
+	if err := os.Remove(data[0]); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.run("verify").wantCode(1); !strings.Contains(r.out, "missing") {
+		t.Error(r.out)
+	}
+	damage(filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
+	other := filepath.Join(c.base, "nothing-known")
+	c.run("ls", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "swampd verify").wantPlain()
+	r := c.run("verify", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "copy of the store").wantPlain()
+	if strings.Contains(r.err, "--read-data") {
+		t.Error(r.err)
 	}
 }

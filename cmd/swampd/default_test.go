@@ -8,6 +8,7 @@ import (
 )
 
 func TestTheFirstPutMakesTheDefaultDatastore(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("a/b", "b")
 	place := filepath.Join(c.base, "data", "swampd", "default")
@@ -27,6 +28,7 @@ func TestTheFirstPutMakesTheDefaultDatastore(t *testing.T) {
 }
 
 func TestTwoFirstPutsAtOnceUseOneDefaultDatastore(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("one", "1")
 	c.file("two", "2")
@@ -49,6 +51,7 @@ func TestTwoFirstPutsAtOnceUseOneDefaultDatastore(t *testing.T) {
 }
 
 func TestInitAndOtherCommandsCanUseTheDefaultDatastore(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.ok("init")
 	c.ok("ls").wantOut("")
@@ -56,6 +59,7 @@ func TestInitAndOtherCommandsCanUseTheDefaultDatastore(t *testing.T) {
 }
 
 func TestAPutOfTheHomeDirectoryLeavesTheDatastoreItselfOut(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.file("x", "x")
 	c.dir = c.base

@@ -79,6 +79,9 @@ func (x *examination) failed(ctx context.Context, check string, err error) {
 	if e.Kind == "denied" || e.Kind == "unreachable" || e.Kind == "timeout" || e.Kind == "unsupported-store" {
 		hint = cureOf[e.Kind]
 	}
+	if e.Kind == "denied" && directoryOf(x.addr) != "" {
+		hint = deniedDirectory
+	}
 	x.say(check, statusFailed, hint, "%s", e.Error)
 }
 

@@ -29,6 +29,7 @@ next:
 }
 
 func TestDoctorLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	missing := filepath.Join(c.base, "missing")
 	r := c.ok("doctor", missing)
@@ -56,6 +57,7 @@ func TestDoctorLeavesNothingBehind(t *testing.T) {
 }
 
 func TestDoctorSeesADirectoryThatIsNone(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	file := c.file("file", "x")
 	c.run("doctor", file+"/store").wantCode(1).wantLine("FAILED", "store", "not a directory")
@@ -63,6 +65,7 @@ func TestDoctorSeesADirectoryThatIsNone(t *testing.T) {
 }
 
 func TestDoctorTellsOfAClockThatIsWrong(t *testing.T) {
+	t.Parallel()
 	srv := testserver.GCS(t)
 	p := srv.Proxy(t)
 	c := newCLI(t).use(srv.ProxyURL(t, p, srv.NewBucket(t)))

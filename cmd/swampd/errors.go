@@ -23,6 +23,7 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitTryAgain    = 75 // EX_TEMPFAIL
+	exitHangup      = 129
 	exitInterrupted = 130
 	exitPipe        = 141 // as a shell reports SIGPIPE
 	exitTerminated  = 143
@@ -75,12 +76,14 @@ var rules = []rule{
 	{backend.ErrDenied, "denied", exitFailed, "check the credentials and what they allow; details: swampd doctor"},
 	{backend.ErrNoBucket, "no-bucket", exitFailed, "make the bucket or directory, or correct the address"},
 	{backend.ErrFull, "full", exitFailed, "make room in the store, then run this again"},
+	{syscall.ENOSPC, "full", exitFailed, "make room there, or keep the local files elsewhere with --state-dir, then run this again"},
 	{backend.ErrBusy, "throttled", exitTryAgain, "the store asks for fewer requests; try again later"},
 	{backend.ErrUnsupported, "unsupported-store", exitUsage, ""},
 	{datastore.ErrNotFound, "not-found", exitFailed, ""},
 	{backend.ErrUnknown, "unreachable", exitFailed, "check the network and the address; details: swampd doctor"},
 	{context.DeadlineExceeded, "timeout", exitFailed, "check the network and the address; details: swampd doctor"},
 	{fs.ErrPermission, "denied", exitFailed, "check who owns it and what its permissions allow"},
+	{syscall.EROFS, "denied", exitFailed, "keep the local files where they can be written, with --state-dir"},
 }
 
 // explain turns any error into what people and programs are told.
@@ -112,7 +115,13 @@ func (a *app) explain(ctx context.Context, err error) errorJSON {
 		if e.Kind == "failed" && offline(err) {
 			e.Kind, e.Hint = "unreachable", "check the network and the address; details: swampd doctor"
 		}
+		if a.outFile != nil && isOutput(err, a.outFile.Name()) {
+			e.Kind, e.Hint = "output", "what the command did to the datastore is done; only its output is not whole"
+		}
 		a.refine(err, &e)
+	}
+	if a.asking && e.ExitCode == exitFailed && e.Kind != "not-found" && e.Kind != "no-datastore" {
+		e.ExitCode = exitTryAgain // no answer is not the answer that it did not land
 	}
 	if sig := interrupted(ctx); sig != nil {
 		e.ExitCode = sig.exitCode()
@@ -155,6 +164,10 @@ func (a *app) refine(err error, e *errorJSON) {
 		return
 	}
 	switch e.Kind {
+	case "denied":
+		if errors.Is(err, backend.ErrDenied) && directoryOf(a.shownStore()) != "" {
+			e.Hint = deniedDirectory // no credentials open a directory
+		}
 	case "not-found":
 		if op.Op == "open" && shown(op.Key) == a.shownStore() {
 			e.Kind = "no-datastore"
@@ -171,6 +184,8 @@ func (a *app) refine(err error, e *errorJSON) {
 		}
 	}
 }
+
+const deniedDirectory = "check who owns it, what its permissions allow, and how it is mounted"
 
 // plain is the text of an error without what only programmers understand: the
 // names of operations that wrap one another, and the store's protocol.
@@ -194,7 +209,8 @@ func plain(err error) string {
 	for _, n := range noise {
 		text, _, _ = strings.Cut(text, n)
 	}
-	return text
+	// The engine speaks to programmers of its options.
+	return strings.ReplaceAll(text, "Options.StateDir", "--state-dir")
 }
 
 // noise begins what an SDK says after everything has been said.

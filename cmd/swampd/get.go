@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -32,7 +33,8 @@ is written outside of DIR or through a symbolic link in it.
 A file that is there already with the same content is left alone (its permissions
 and time are corrected). If one is there with another content, nothing at all is
 written, unless --force says that such files may be replaced. Files that are not
-in the state are never touched.
+in the state are never touched. A state can hold a file and a directory of the
+same name; a disk cannot, so get refuses them: name one of them.
 
 --json: one object {"store","slot","directory","written","bytes","unchanged",
 "seconds"}.`
@@ -106,7 +108,11 @@ func (a *app) get(ctx context.Context, args []string, dir, at string, force bool
 	}
 	same := ""
 	if n := g.unchanged.Load(); n > 0 {
-		same = "; " + count(n, "file") + " were there already"
+		was := " were"
+		if n == 1 {
+			was = " was"
+		}
+		same = "; " + count(n, "file") + was + " there already"
 	}
 	return a.printf("wrote %s (%s) to %s in %s%s\n", count(g.written.Load(), "file"), size(g.bytes.Load()), printable(dir), took(time.Since(began)), same)
 }
@@ -134,6 +140,9 @@ func (g *getting) resolve(ctx context.Context) error {
 		}
 		if !isFile && !isDir {
 			return g.a.missing(t.path, g.at, nil)
+		}
+		if isFile && isDir {
+			return twoOfOneName(t.path, g.at)
 		}
 		if isFile {
 			all = append(all, target{path: t.path})
@@ -191,12 +200,42 @@ func (g *getting) versions(ctx context.Context) iter.Seq2[datastore.Version, err
 				}
 				continue
 			}
+			var names clashes
 			for v, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.at}) {
+				if file := names.add(v.Path); err == nil && file != "" {
+					err = twoOfOneName(file, g.at)
+				}
 				if !yield(v, err) || err != nil {
 					return
 				}
 			}
 		}
+	}
+}
+
+// clashes finds, among paths in order, files that have the name of a directory:
+// a state can hold both, a disk cannot.
+type clashes []string // the files that the last path begins with
+
+// add returns the file that is a directory of name.
+func (c *clashes) add(name string) string {
+	for len(*c) > 0 && !strings.HasPrefix(name, (*c)[len(*c)-1]) {
+		*c = (*c)[:len(*c)-1]
+	}
+	for _, file := range *c {
+		if below(name, file) && name != file {
+			return file
+		}
+	}
+	*c = append(*c, name)
+	return ""
+}
+
+func twoOfOneName(name string, at uint64) error {
+	return &refusal{
+		kind: "two-of-one-name",
+		text: fmt.Sprintf("%s is a file and %s/ a directory%s: no disk can hold both", printable(name), printable(name), inState(at)),
+		hint: "get the directory on its own: swampd get " + quoteArg(name+"/") + "; write the file with: swampd cat " + quoteArg(name) + "; or remove one of them with: swampd rm",
 	}
 }
 
@@ -226,15 +265,22 @@ func (g *getting) survey(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
 	look := presence{root: root}
+	lastBlocked := ""
 	for v, err := range g.versions(ctx) {
 		if err != nil {
 			return errors.Join(err, group.Wait())
 		}
-		if !look.mayExist(v.Path) {
+		switch there, blocked := look.at(v.Path); {
+		case blocked != "":
+			if blocked != lastBlocked {
+				g.inTheWay(blocked, errNoDirectory)
+			}
+			lastBlocked = blocked
+		case !there:
 			g.meter.expect(v.Size)
-			continue
+		default:
+			group.Go(func() error { return g.compare(ctx, root, &v) })
 		}
-		group.Go(func() error { return g.compare(ctx, root, &v) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
@@ -267,12 +313,16 @@ func (g *getting) compare(ctx context.Context, root *os.Root, v *datastore.Versi
 	case err == nil:
 		err = errDiffers
 	}
+	g.inTheWay(v.Path, err)
+	return nil
+}
+
+func (g *getting) inTheWay(name string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.count++; len(g.problems) < maxProblems {
-		g.problems = append(g.problems, problem{v.Path, ioReason(err)})
+		g.problems = append(g.problems, problem{name, ioReason(err)})
 	}
-	return nil
 }
 
 // fetch reads the contents and writes the files.
@@ -318,7 +368,11 @@ func (g *getting) missing(ctx context.Context, r *restorer) iter.Seq2[datastore.
 	return func(yield func(datastore.Version, error) bool) {
 		look := presence{root: r.root}
 		for v, err := range g.versions(ctx) {
-			if err == nil && look.mayExist(v.Path) {
+			there := false
+			if err == nil {
+				there, _ = look.at(v.Path) // what is blocked fails when it is written
+			}
+			if there {
 				if info, lerr := r.root.Lstat(v.Path); lerr == nil && info.Mode().Type() == v.Mode.Type() {
 					g.unchanged.Add(1)
 					if err = r.correct(&v, info); err == nil {
@@ -337,21 +391,26 @@ func (g *getting) missing(ctx context.Context, r *restorer) iter.Seq2[datastore.
 // presence answers cheaply, for paths in order, whether a file may be there:
 // not in a directory that is not.
 type presence struct {
-	root   *os.Root
-	absent string // the last directory that was found missing
-	there  string // the last one that was found
+	root    *os.Root
+	absent  string // the last directory that was found missing
+	there   string // the last one that was found
+	blocked string // the last one that was found to be something else, as a link
 }
 
-func (p *presence) mayExist(name string) bool {
+// at says whether the file name may be there. blocked is what has the name of a
+// directory on the way to it and is none: what is behind a link was not asked for.
+func (p *presence) at(name string) (there bool, blocked string) {
 	if p.root == nil {
-		return false
+		return false, ""
 	}
 	dir := path.Dir(name)
 	switch {
 	case dir == "." || dir == p.there:
-		return true
+		return true, ""
 	case p.absent != "" && below(dir, p.absent):
-		return false
+		return false, ""
+	case p.blocked != "" && below(dir, p.blocked):
+		return false, p.blocked
 	}
 	// The topmost missing directory spares most looks.
 	for end := 0; end < len(dir); {
@@ -360,14 +419,18 @@ func (p *presence) mayExist(name string) bool {
 		} else {
 			end = len(dir)
 		}
-		if _, err := p.root.Lstat(dir[:end]); errors.Is(err, fs.ErrNotExist) {
+		switch info, err := p.root.Lstat(dir[:end]); {
+		case errors.Is(err, fs.ErrNotExist):
 			p.absent = dir[:end]
-			return false
+			return false, ""
+		case err == nil && !info.IsDir():
+			p.blocked = dir[:end]
+			return false, p.blocked
 		}
 		end++
 	}
 	p.there = dir
-	return true
+	return true, ""
 }
 
 // empty says whether a directory holds nothing.

@@ -61,6 +61,10 @@ func newCLI(t *testing.T) *cli {
 		asProgram + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(base, "home"), "TZ=UTC", "TERM=xterm",
 		"XDG_DATA_HOME=" + filepath.Join(base, "data"), "XDG_STATE_HOME=" + filepath.Join(base, "state"),
 	}
+	// A program with the race detector sleeps for a second before it ends well, to
+	// give other threads time to report; with a thousand programs that is most of
+	// the tests' time.
+	c.env = append(c.env, strings.TrimSpace("GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0"))
 	for _, name := range []string{"GOCOVERDIR", "SYSTEMROOT", "TEMP", "TMP"} {
 		if v := os.Getenv(name); v != "" {
 			c.env = append(c.env, name+"="+v)

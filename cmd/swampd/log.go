@@ -16,7 +16,8 @@ Each line begins with the number of the state that the commit made: the SLOT tha
 other commands take. --all also shows the records that hold no commit (a new
 writer's fence, retention …), which is why numbers can be missing otherwise.
 
---id ID asks for one commit: exit code 0 if it landed, 1 if it did not.
+--id ID asks for one commit: exit code 0 if it landed, 1 if it did not, 75 if there
+is no answer.
 
 --json: a stream of {"slot","kind","fence","session","writer","time","bytes",
 "commit","message","changes"}; with PATH a stream as in "ls --json", with "until",
@@ -59,6 +60,7 @@ func (a *app) log(ctx context.Context, args []string, f *logFlags) (err error) {
 			return usagef("", "--id: %q is no UUID", f.id)
 		}
 	}
+	a.asking = f.id != ""
 	var t target
 	if len(args) > 0 {
 		if t, err = targetOf(args[0]); err != nil {

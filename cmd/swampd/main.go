@@ -36,7 +36,7 @@ func main() {
 func run(ctx context.Context, args []string, in io.Reader, out, errOut *os.File) int {
 	a := newApp(in, out, errOut)
 	root := a.rootCommand()
-	root.SetArgs(negativeSlots(args))
+	root.SetArgs(negativeSlots(root, args))
 	root.SetIn(in)
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)
@@ -56,26 +56,37 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut *os.File)
 type signalError struct{ sig os.Signal }
 
 func (e *signalError) Error() string {
-	if e.sig == syscall.SIGTERM {
+	switch e.sig {
+	case syscall.SIGTERM:
 		return "terminated"
+	case syscall.SIGHUP:
+		return "the terminal was closed"
 	}
 	return "interrupted"
 }
 
 func (e *signalError) exitCode() int {
-	if e.sig == syscall.SIGTERM {
+	switch e.sig {
+	case syscall.SIGTERM:
 		return exitTerminated
+	case syscall.SIGHUP:
+		return exitHangup
 	}
 	return exitInterrupted
 }
 
-// watchSignals ends the context at the first SIGINT or SIGTERM and the program
-// at the second. SIGPIPE becomes an error of the write, so that what was begun
-// is cleaned up.
+// watchSignals ends the context at the first SIGINT, SIGTERM or SIGHUP and the
+// program at the second. What the program was told to ignore from its start, as
+// nohup and a shell's & do, it goes on to ignore. SIGPIPE becomes an error of
+// the write, so that what was begun is cleaned up.
 func watchSignals(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	ch := make(chan os.Signal, 2)
-	signal.Notify(ch, os.Interrupt, syscall.SIGTERM)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(sig) {
+			signal.Notify(ch, sig)
+		}
+	}
 	ignored := make(chan os.Signal, 1)
 	signal.Notify(ignored, syscall.SIGPIPE)
 	done := make(chan struct{})

@@ -67,6 +67,7 @@ func readUntil(t *testing.T, master *os.File, seen *bytes.Buffer, re *regexp.Reg
 }
 
 func TestProgressIsShownOnATerminalAndNowhereElse(t *testing.T) {
+	t.Parallel()
 	master, terminal := openTerminal(t)
 	elsewhere := newCLI(t).withStore()
 	quiet := elsewhere.startPut("big") // began first: when the other shows its bar, this one could have
@@ -134,6 +135,7 @@ func TestWhereAMeterDraws(t *testing.T) {
 }
 
 func TestFiguresOfAMeter(t *testing.T) {
+	t.Parallel()
 	m := &meter{follow: "read", began: time.Now().Add(-3 * time.Second)}
 	want := func(want string) {
 		t.Helper()

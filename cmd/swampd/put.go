@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/swampd/swampd/datastore"
+	"github.com/swampd/swampd/internal/format"
 )
 
 // maxProblems is how many files a refusal names.
@@ -108,7 +111,28 @@ func (m *metaFlags) meta() (datastore.Meta, error) {
 		}
 		meta.Tags[k] = v
 	}
+	for flag, texts := range map[string][]string{"content-type": {m.contentType}, "tag": m.tags, "keep": m.keep} {
+		for _, text := range texts {
+			if !utf8.ValidString(text) {
+				return meta, usagef("", "--%s: %q is not valid UTF-8", flag, text)
+			}
+		}
+	}
+	if slices.Contains(m.keep, "") {
+		return meta, usagef("", "--keep: the rule is empty")
+	}
 	return meta, nil
+}
+
+// checkMessage refuses a message before the work that it would be about.
+func checkMessage(message string) error {
+	switch {
+	case len(message) > format.MaxMessage:
+		return usagef("", "-m: the message has %d bytes, at most %d are possible", len(message), format.MaxMessage)
+	case !utf8.ValidString(message):
+		return usagef("", "-m: %q is not valid UTF-8", message)
+	}
+	return nil
 }
 
 // commitID reads --id.
@@ -151,6 +175,9 @@ func (a *app) put(ctx context.Context, args []string, f *putFlags) error {
 		return err
 	}
 	if p.opts.Meta, err = f.meta.meta(); err != nil {
+		return err
+	}
+	if err := checkMessage(f.message); err != nil {
 		return err
 	}
 	p.opts.SkipUnchanged = !f.everything

@@ -30,6 +30,7 @@ func stores(t *testing.T, test func(t *testing.T, c *cli)) {
 }
 
 func TestFilesGoToABucketAndComeBack(t *testing.T) {
+	t.Parallel()
 	stores(t, func(t *testing.T, c *cli) {
 		c.file("a.txt", "hello")
 		c.file("dir/empty", "")
@@ -59,6 +60,7 @@ func TestFilesGoToABucketAndComeBack(t *testing.T) {
 }
 
 func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
+	t.Parallel()
 	s3 := testserver.S3(t)
 	gcs := testserver.GCS(t)
 	if s3.External() || gcs.External() {
@@ -96,6 +98,8 @@ func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
 					t.Errorf("%s: kind %q, want %q (%v): %s", r.command, e.Kind, test.kind, err, r.err)
 				}
 			}
+			// Nobody knows whether the commit landed: this is no "it did not".
+			c.run("log", "--id", "018f0000-0000-7000-8000-000000000000").wantCode(75).wantErr(test.words...)
 			r := c.run("doctor").wantCode(1)
 			if !strings.Contains(r.out, "FAILED  store") {
 				t.Errorf("doctor says\n%s", r.out)
@@ -105,6 +109,7 @@ func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
 }
 
 func TestAStoreThatIgnoresConditionsIsRefused(t *testing.T) {
+	t.Parallel()
 	srv := testserver.S3(t)
 	p := srv.Proxy(t)
 	p.Inject(testserver.Fault{DropConditions: true})
@@ -124,6 +129,7 @@ func TestAStoreThatIgnoresConditionsIsRefused(t *testing.T) {
 // When the answer about the commit does not come, nobody knows whether it
 // landed. A signal ends the waiting, and the command says how to ask.
 func TestASignalWhileACommitIsInDoubt(t *testing.T) {
+	t.Parallel()
 	srv := testserver.S3(t)
 	store := srv.NewBucket(t)
 	p := srv.Proxy(t)
@@ -157,6 +163,7 @@ func TestASignalWhileACommitIsInDoubt(t *testing.T) {
 }
 
 func TestASignalWhileTheStoreDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	srv := testserver.S3(t)
 	p := srv.Proxy(t)
 	c := newCLI(t).use(srv.ProxyURL(t, p, srv.NewBucket(t)), srv.Env()...)

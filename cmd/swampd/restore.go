@@ -98,7 +98,7 @@ func (r *restorer) enterLocked(dir string) (*openDir, error) {
 			return nil, at(dir, err)
 		}
 		if !info.IsDir() {
-			return nil, &fs.PathError{Op: "get", Path: dir, Err: errNoDirectory}
+			return nil, &fs.PathError{Op: "get", Path: dir, Err: fmt.Errorf("%s %w", dir, errNoDirectory)}
 		}
 	}
 	root, err := parent.OpenRoot(name)

@@ -259,17 +259,59 @@ func TestWhereAFileCannotExistIsKnownWithoutLookingTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
+	if err := os.Symlink("a", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "a/file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	look := presence{root: root}
 	for _, c := range []struct {
-		path string
-		want bool
-	}{{"x", true}, {"a/x", true}, {"a/b/x", true}, {"a/b/c/d/x", false}, {"a/b/c/x", false}, {"a/b/c2/x", false}, {"a/b/y", true}, {"b/x", false}, {"c", true}} {
-		if got := look.mayExist(c.path); got != c.want {
-			t.Errorf("%s: %v", c.path, got)
+		path    string
+		want    bool
+		blocked string
+	}{
+		{"x", true, ""}, {"a/x", true, ""}, {"a/b/x", true, ""}, {"a/b/c/d/x", false, ""}, {"a/b/c/x", false, ""}, {"a/b/c2/x", false, ""},
+		{"a/b/y", true, ""}, {"a/file/x/y", false, "a/file"}, {"a/file/z", false, "a/file"}, {"b/x", false, ""}, {"c", true, ""},
+		{"link", true, ""}, {"link/b/x", false, "link"}, {"link/file", false, "link"},
+	} {
+		if got, blocked := look.at(c.path); got != c.want || blocked != c.blocked {
+			t.Errorf("%s: %v, blocked by %q", c.path, got, blocked)
 		}
 	}
 	none := presence{}
-	if none.mayExist("x") {
+	if there, _ := none.at("x"); there {
 		t.Error("without a directory nothing exists")
+	}
+}
+
+// What is behind a link in the target is not what was asked for: it is neither
+// taken for the file, nor given its permissions, and it is known to be in the way
+// before anything is written.
+func TestALinkInPlaceOfADirectoryIsInTheWay(t *testing.T) {
+	c := newCLI(t).withStore()
+	c.file("a", "a")
+	c.file("d/x", "x")
+	c.file("d/y", "y")
+	c.ok("put", ".")
+	for _, content := range []string{"x", "other", ""} {
+		c.dir = c.mkdir("out" + content)
+		if err := os.MkdirAll(filepath.Join(c.dir, "elsewhere"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		behind := filepath.Join(c.dir, "elsewhere", "x")
+		if content != "" {
+			if err := os.WriteFile(behind, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("elsewhere", filepath.Join(c.dir, "d")); err != nil {
+			t.Fatal(err)
+		}
+		c.run("get", ".").wantCode(1).wantErr("1 file is in the way, so nothing was written", "d: is there already and is not a directory").wantPlain()
+		c.run("get", ".", "--force").wantCode(1).wantErr(": d is there already and is not a directory")
+		if info, err := os.Stat(behind); content != "" && (err != nil || info.Mode() != 0o600) {
+			t.Errorf("what is behind the link has mode %v, %v", info.Mode(), err)
+		}
 	}
 }

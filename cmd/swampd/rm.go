@@ -30,6 +30,9 @@ func (a *app) rmCommand() *cobra.Command {
 		if message == "" {
 			message = describe("rm", args)
 		}
+		if err := checkMessage(message); err != nil {
+			return err
+		}
 		commit, err := commitID(id)
 		if err != nil {
 			return err
@@ -60,6 +63,10 @@ func (a *app) rm(ctx context.Context, args []string, recursive bool, message str
 	files := map[string]bool{}
 	for _, t := range all {
 		if err := a.find(ctx, s, t, recursive, files); err != nil {
+			if c := landed(ctx, s, id, message); c != nil {
+				meter.stop()
+				return a.tellRemoved(s, c, int(c.Changes))
+			}
 			return err
 		}
 	}
@@ -78,8 +85,29 @@ func (a *app) rm(ctx context.Context, args []string, recursive bool, message str
 		return err
 	}
 	meter.stop()
+	return a.tellRemoved(s, c, removed)
+}
+
+// landed returns the commit with the caller's id, if this very command made it:
+// what it removed is not there any more.
+func landed(ctx context.Context, s *datastore.Store, id uuid.UUID, message string) *datastore.Commit {
+	if id == uuid.Nil {
+		return nil
+	}
+	c, err := s.Outcome(ctx, id)
+	if err != nil || c.Message != message {
+		return nil
+	}
+	c.Again = true
+	return c
+}
+
+func (a *app) tellRemoved(s *datastore.Store, c *datastore.Commit, removed int) error {
 	if a.json {
 		return a.emit(rmJSON{Store: s.URL(), Commit: idText(c.ID), Slot: c.Slot, Again: c.Again, Removed: removed})
+	}
+	if c.Again {
+		return a.printf("this commit had landed before, in state %d\n", c.Slot)
 	}
 	return a.printf("removed %s as state %d\n", count(int64(removed), "file"), c.Slot)
 }

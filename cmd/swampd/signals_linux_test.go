@@ -30,7 +30,13 @@ type piped struct {
 // in the middle of it: it has taken more than buffers hold.
 func (c *cli) startPut(name string, more ...string) *piped {
 	c.t.Helper()
-	p := &piped{cli: c, cmd: c.command(append([]string{"put", "-", "--as", name}, more...)...)}
+	return c.piping(c.command(append([]string{"put", "-", "--as", name}, more...)...))
+}
+
+// piping starts such a command.
+func (c *cli) piping(cmd *exec.Cmd) *piped {
+	c.t.Helper()
+	p := &piped{cli: c, cmd: cmd}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -101,11 +107,12 @@ func endOf(t *testing.T, cmd *exec.Cmd) int {
 }
 
 func TestASignalEndsAPutCleanly(t *testing.T) {
+	t.Parallel()
 	for _, s := range []struct {
 		sig  syscall.Signal
 		code int
 		word string
-	}{{syscall.SIGINT, 130, "interrupted"}, {syscall.SIGTERM, 143, "terminated"}} {
+	}{{syscall.SIGINT, 130, "interrupted"}, {syscall.SIGTERM, 143, "terminated"}, {syscall.SIGHUP, 129, "the terminal was closed"}} {
 		t.Run(s.word, func(t *testing.T) {
 			c := newCLI(t).withStore()
 			p := c.startPut("big", "--json")
@@ -134,6 +141,29 @@ func TestASignalEndsAPutCleanly(t *testing.T) {
 	}
 }
 
+// nohup and a shell's & start programs that ignore signals.
+func TestWhatIsIgnoredFromTheStartEndsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	for sig, name := range map[syscall.Signal]string{syscall.SIGHUP: "HUP", syscall.SIGINT: "INT"} {
+		cmd := c.command("put", "-", "--as", name)
+		cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" ` + name + `; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+		p := c.piping(cmd)
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.end(); code != 0 {
+			t.Errorf("%s: exit code %d: %s", name, code, &p.err)
+		}
+	}
+	if got := c.paths(); got != "HUP INT" {
+		t.Errorf("stored %q", got)
+	}
+}
+
 // wantNothingStaged wants no file of a batch in the local state.
 func (c *cli) wantNothingStaged() {
 	c.t.Helper()
@@ -158,6 +188,7 @@ func (c *cli) wantNothingStaged() {
 }
 
 func TestTheSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t)
 	c.env = append(c.env, hangEnv+"=1")
 	cmd := c.command("version")
@@ -185,6 +216,7 @@ func TestTheSecondSignalEndsAtOnce(t *testing.T) {
 }
 
 func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", "x")
 	c.ok("put", "x")
@@ -228,6 +260,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 }
 
 func TestASignalEndsAGetCleanly(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.runIn(io.LimitReader(zeros{}, 256<<20), "put", "-", "--as", "d/big").wantCode(0)
 	out := c.mkdir("out")
@@ -268,6 +301,7 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestAClosedPipeEndsTheCommandQuietly(t *testing.T) {
+	t.Parallel()
 	c := newCLI(t).withStore()
 	c.runIn(bytes.NewReader(make([]byte, 8<<20)), "put", "-", "--as", "big").wantCode(0)
 	cmd := c.command("cat", "big")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -39,6 +40,12 @@ func (a *app) verify(ctx context.Context, readData bool) (err error) {
 	meter.follow = "verify data"
 	defer meter.stop()
 	s, err := a.open(ctx, meter.engine)
+	if errors.Is(err, datastore.ErrCorrupt) { // other commands advise to run this one
+		return &refusal{
+			kind: "corrupt", err: err, text: plain(err),
+			hint: "without this object the datastore cannot be read: put it back from a copy of the store, or from a former version that the bucket keeps",
+		}
+	}
 	if err != nil {
 		return err
 	}

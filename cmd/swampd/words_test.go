@@ -131,8 +131,15 @@ func TestNegativeStatesAreNoFlags(t *testing.T) {
 		"diff -- -1":       "diff -- -1",
 		"cat --at -1 diff": "cat --at -1 diff",
 		"log -1":           "log -1",
+		// Here diff is a file.
+		"cat diff --offset -3": "cat diff --offset -3",
+		"put -s x diff -m -1":  "put -s x diff -m -1",
+		"-s diff cat x -1":     "-s diff cat x -1",
+		"-s diff diff -1":      "-s diff diff newest-1",
+		"-s x --json diff -1":  "-s x --json diff newest-1",
 	} {
-		if got := strings.Join(negativeSlots(strings.Fields(in)), " "); got != want {
+		root := newApp(nil, os.Stdout, os.Stderr).rootCommand()
+		if got := strings.Join(negativeSlots(root, strings.Fields(in)), " "); got != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}
 	}
@@ -233,6 +240,23 @@ func TestAnErrorOfTheStoreIsNotBlamedOnAFile(t *testing.T) {
 	} {
 		if got := isFileError(c.err, "dir/file"); got != c.want {
 			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+func TestFilesThatAreDirectoriesTooAreFound(t *testing.T) {
+	for in, want := range map[string]string{
+		"a a-b a/b": "a", "a ab abc b/c": "", "a/b a/b!c a/b/c/d": "a/b", "a! a/b": "", "a a-/x a- b": "", "a a.b a.b/c": "a.b",
+	} {
+		var names clashes
+		got := ""
+		for name := range strings.FieldsSeq(in) {
+			if file := names.add(name); file != "" {
+				got = file
+			}
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", in, got, want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +23,7 @@ const (
 	faultOther   fault = iota
 	faultBusy          // another connection holds a lock: ask again
 	faultDamaged       // the file's bytes are not a database
+	faultFull          // the disk
 	faultSchema        // SQLITE_ERROR: as the answer to preparing one of our own statements, damage
 )
 
@@ -211,10 +213,13 @@ func (r *rows) close() error {
 	return nil
 }
 
-// explain says of which file an error speaks, and marks damage.
+// explain says of which file an error speaks, and marks damage and a full disk.
 func (c *conn) explain(what string, err error) error {
-	if classify(err) == faultDamaged {
+	switch classify(err) {
+	case faultDamaged:
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	case faultFull:
+		err = fmt.Errorf("%w: %w", syscall.ENOSPC, err)
 	}
 	return fmt.Errorf("%s %s: %w", what, c.path, err)
 }

@@ -23,6 +23,8 @@ func classify(err error) fault {
 		return faultBusy
 	case sqlite3.ErrCorrupt, sqlite3.ErrNotADB:
 		return faultDamaged
+	case sqlite3.ErrFull:
+		return faultFull
 	case sqlite3.ErrError:
 		return faultSchema
 	}
