@@ -164,7 +164,8 @@ func holdOn(bucket *backend.Bucket) error {
 func start(t *testing.T, order string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childOrder+"="+order)
+	// Programs with the race detector sleep for a second before they end.
+	cmd.Env = append(os.Environ(), childOrder+"="+order, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -162,7 +162,8 @@ func startProgram(t testing.TB, program string, j job, attr *syscall.SysProcAttr
 		t.Fatal(err)
 	}
 	p, err := os.StartProcess(program, []string{program}, &os.ProcAttr{
-		Env:   append(os.Environ(), childEnv+"="+string(s)),
+		// Programs with the race detector sleep for a second before they end.
+		Env:   append(os.Environ(), childEnv+"="+string(s), "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0"),
 		Files: []*os.File{nil, out, os.Stderr},
 		Sys:   attr,
 	})

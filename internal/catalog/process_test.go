@@ -42,7 +42,8 @@ func child(run string) int {
 func startChild(t *testing.T, run string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"="+run)
+	// Programs with the race detector sleep for a second before they end.
+	cmd.Env = append(os.Environ(), childEnv+"="+run, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
