@@ -59,8 +59,8 @@ type Driver interface {
 	Replace(ctx context.Context, key string, body Body, old Version) (Info, error)
 
 	// Delete removes keys, in batches where the store has them. A key that holds
-	// nothing is no error. The error names the keys that remain, the others are
-	// gone.
+	// nothing is no error. A RemainError in the error names the keys that may
+	// remain; the others are gone.
 	Delete(ctx context.Context, keys []string) error
 
 	// List yields the objects whose key begins with prefix and is greater than

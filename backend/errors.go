@@ -3,6 +3,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -64,6 +65,26 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+// RemainError is the error of a Delete that did not remove all keys.
+type RemainError struct {
+	Keys []string // that may still hold something
+	Of   int      // of how many
+	Err  error    // why: of the first of them, or of several
+}
+
+// maxNamed is how many keys the text of a RemainError names.
+const maxNamed = 20
+
+func (e *RemainError) Error() string {
+	more := ""
+	if n := len(e.Keys) - maxNamed; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return fmt.Sprintf("%d of %d keys may remain (%s%s): %v", len(e.Keys), e.Of, strings.Join(e.Keys[:min(maxNamed, len(e.Keys))], " "), more, e.Err)
+}
+
+func (e *RemainError) Unwrap() error { return e.Err }
 
 // WithDate attaches the store's clock to an error of a driver, for Bucket to
 // find. A nil err stays nil.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/format"
 	"github.com/swampd/swampd/writer"
 )
@@ -71,6 +72,11 @@ func fail(op, key string, err error) error {
 	var e *Error
 	if errors.As(err, &e) {
 		return err
+	}
+	// A driver's error about opening the same store says all that.
+	var b *backend.Error
+	if errors.As(err, &b) && b == err && b.Op == op && b.Store == key && b.Key == "" {
+		err = b.Err
 	}
 	return &Error{Op: op, Key: key, Err: err}
 }

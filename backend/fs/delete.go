@@ -14,8 +14,7 @@ import (
 // Delete is backend.Driver.Delete. Each directory is synced once, at the end, also
 // if nothing was there: it may have been removed by a process that was stopped
 // before it synced. Directories that become empty stay: another process may be
-// making an object in them. The text of its error names the first keys that remain;
-// errors.As with an interface that has Remaining() []string gets all.
+// making an object in them.
 func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	if err := d.begin(ctx); err != nil {
 		return err
@@ -69,27 +68,8 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 		return nil
 	}
 	slices.Sort(remain)
-	names := strings.Join(remain[:min(maxNamed, len(remain))], " ")
-	if more := len(remain) - maxNamed; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-	return &undeleted{remain, fmt.Errorf("%d of %d keys remain (%s): %w", len(remain), len(keys), names, first)}
+	return &backend.RemainError{Keys: remain, Of: len(keys), Err: first}
 }
-
-// maxNamed is how many of the keys that remain an error's text names.
-const maxNamed = 20
-
-// undeleted is the error of a Delete.
-type undeleted struct {
-	keys []string
-	err  error
-}
-
-func (u *undeleted) Error() string { return u.err.Error() }
-func (u *undeleted) Unwrap() error { return u.err }
-
-// Remaining returns the keys that were not deleted.
-func (u *undeleted) Remaining() []string { return u.keys }
 
 // unlink removes a file, if it is there. A directory is no object.
 func (d *Driver) unlink(rel string) error {

@@ -140,8 +140,8 @@ func TestTheStoreIsNotReachable(t *testing.T) {
 	for op, call := range calls(t, d) {
 		err := call(t.Context())
 		if op == "delete" {
-			var rest interface{ Remaining() []string }
-			if !errors.As(err, &rest) || len(rest.Remaining()) != 1 {
+			var rest *backend.RemainError
+			if !errors.As(err, &rest) || len(rest.Keys) != 1 {
 				t.Errorf("delete: %v", err)
 			}
 		}

@@ -80,9 +80,7 @@ func (d *Driver) findBucket(ctx context.Context) error {
 	return err
 }
 
-// Delete deletes the keys, each by a request of its own. The text of its error
-// names the first keys that remain; errors.As with an interface that has
-// Remaining() []string gets all.
+// Delete deletes the keys, each by a request of its own.
 func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -125,49 +123,25 @@ func (d *Driver) delete(ctx context.Context, key string) error {
 	return err
 }
 
-// undeleted is the error of a Delete.
-type undeleted struct {
-	keys []string
-	of   int
-	errs []error // what is wrong, without repetitions
-}
-
 func remaining(keys []string, errs []error) error {
-	u := &undeleted{of: len(keys)}
+	left := &backend.RemainError{Of: len(keys)}
 	seen := map[string]bool{}
 	for i, err := range errs {
 		if err == nil {
 			continue
 		}
-		u.keys = append(u.keys, keys[i])
-		if text := err.Error(); !seen[text] {
+		left.Keys = append(left.Keys, keys[i])
+		if text := err.Error(); !seen[text] && len(seen) < 3 { // each reason once
 			seen[text] = true
-			u.errs = append(u.errs, err)
+			if left.Err == nil {
+				left.Err = err
+			} else {
+				left.Err = fmt.Errorf("%w; %w", left.Err, err)
+			}
 		}
 	}
-	if len(u.keys) == 0 {
+	if len(left.Keys) == 0 {
 		return nil
 	}
-	return u
+	return left
 }
-
-// Remaining returns the keys that were not deleted.
-func (u *undeleted) Remaining() []string { return u.keys }
-
-func (u *undeleted) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d of %d keys remain: %s", len(u.keys), u.of, strings.Join(u.keys[:min(maxNamed, len(u.keys))], " "))
-	if more := len(u.keys) - maxNamed; more > 0 {
-		fmt.Fprintf(&b, " and %d more", more)
-	}
-	for i, err := range u.errs {
-		if i == 3 {
-			fmt.Fprintf(&b, "; and %d more errors", len(u.errs)-i)
-			break
-		}
-		fmt.Fprintf(&b, "; %v", err)
-	}
-	return b.String()
-}
-
-func (u *undeleted) Unwrap() []error { return u.errs }

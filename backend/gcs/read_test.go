@@ -534,8 +534,8 @@ func TestDeleteNamesWhatRemains(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	var rest interface{ Remaining() []string }
-	if !errors.As(err, &rest) || fmt.Sprint(rest.Remaining()) != fmt.Sprint(keys[10:20]) {
+	var rest *backend.RemainError
+	if !errors.As(err, &rest) || fmt.Sprint(rest.Keys) != fmt.Sprint(keys[10:20]) {
 		t.Errorf("%v: remaining %v, want %v", err, rest, keys[10:20])
 	}
 	for i, k := range keys {
@@ -565,7 +565,7 @@ func TestDeleteNamesWhatRemains(t *testing.T) {
 	if text := err.Error(); strings.Count(text, "data/") > maxNamed+1 || !strings.Contains(text, fmt.Sprintf("and %d more", len(keys)-maxNamed)) {
 		t.Errorf("the error does not stop at %d names: %v", maxNamed, text)
 	}
-	if !errors.As(err, &rest) || len(rest.Remaining()) != len(keys) {
+	if !errors.As(err, &rest) || len(rest.Keys) != len(keys) {
 		t.Errorf("remaining %v, want all", rest)
 	}
 }

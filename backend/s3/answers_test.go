@@ -262,7 +262,7 @@ func TestDeletesNameTheKeysThatRemain(t *testing.T) {
 		}
 	})
 	err := b.Delete(t.Context(), []string{"data/a", "data/b", "data/c", "data/d"})
-	wantError(t, err, backend.ErrDenied, "data/a (AccessDenied)", "1 of 4")
+	wantError(t, err, backend.ErrDenied, "data/a): access denied: the store answered AccessDenied", "1 of 4")
 	for _, k := range []string{"data/b", "data/c", "data/d"} {
 		if strings.Contains(err.Error(), k) {
 			t.Errorf("%v: names %s, which is gone", err, k)

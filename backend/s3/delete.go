@@ -3,7 +3,6 @@ package s3
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -25,12 +24,12 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 	var left remaining
 	for batch := range slices.Chunk(keys, deleteBatch) {
 		if left.whole != nil {
-			left.add(batch, "")
+			left.keys = append(left.keys, batch...)
 			continue
 		}
 		if err := d.deleteBatch(ctx, batch, &left); err != nil {
 			left.whole = err
-			left.add(batch, "")
+			left.keys = append(left.keys, batch...)
 		}
 	}
 	return left.err(len(keys))
@@ -59,7 +58,7 @@ func (d *Driver) deleteBatch(ctx context.Context, keys []string, left *remaining
 		}
 		if ctx.Err() != nil || !p.wait(ctx, worst, ex) {
 			left.fail(worst.meaning(repeatable))
-			left.add(again, worst.code)
+			left.keys = append(left.keys, again...)
 			return nil
 		}
 		keys = again
@@ -89,7 +88,7 @@ func (d *Driver) sortOut(ex *exchange, errs []types.Error, left *remaining) (aga
 		}
 		if f.verdict == final {
 			left.fail(f.meaning(repeatable))
-			left.add([]string{key}, f.code)
+			left.keys = append(left.keys, key)
 			continue
 		}
 		again, worst = append(again, key), f
@@ -99,18 +98,9 @@ func (d *Driver) sortOut(ex *exchange, errs []types.Error, left *remaining) (aga
 
 // remaining collects the keys that are still there.
 type remaining struct {
-	keys  []string // with the reason
-	first error    // of the first key
-	whole error    // of a batch
-}
-
-func (r *remaining) add(keys []string, reason string) {
-	for _, k := range keys {
-		if reason != "" {
-			k += " (" + reason + ")"
-		}
-		r.keys = append(r.keys, k)
-	}
+	keys  []string
+	first error // of the first key
+	whole error // of a batch
 }
 
 func (r *remaining) fail(err error) {
@@ -118,9 +108,6 @@ func (r *remaining) fail(err error) {
 		r.first = err
 	}
 }
-
-// maxNamed is how many keys an error names.
-const maxNamed = 1000
 
 func (r *remaining) err(of int) error {
 	if len(r.keys) == 0 {
@@ -130,11 +117,5 @@ func (r *remaining) err(of int) error {
 	if cause == nil {
 		cause = r.first
 	}
-	names := r.keys
-	more := ""
-	if len(names) > maxNamed {
-		more = fmt.Sprintf(" and %d more", len(names)-maxNamed)
-		names = names[:maxNamed]
-	}
-	return backend.WithDate(fmt.Errorf("%d of %d keys may remain: %s%s: %w", len(r.keys), of, strings.Join(names, ", "), more, cause), backend.Date(cause))
+	return backend.WithDate(&backend.RemainError{Keys: r.keys, Of: of, Err: cause}, backend.Date(cause))
 }

@@ -3,6 +3,8 @@ package s3_test
 import (
 	"encoding/pem"
 	"errors"
+	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -201,5 +203,18 @@ func TestEndpointsKeepTheirPasswords(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v, want an error that keeps the password", addr, err)
 		}
+	}
+}
+
+// A size that no part could have is refused before anything is sent or allocated.
+func TestAContentOfAnAbsurdSizeIsRefused(t *testing.T) {
+	b, sc := scripted(t, func(int, *http.Request) (*http.Response, error) { return reply(200, "") })
+	for _, size := range []int64{1 << 46, 1 << 62, math.MaxInt64} {
+		body := backend.Body{Size: size, Open: func() (io.ReadSeekCloser, error) { return nil, errors.New("opened") }}
+		_, err := b.Create(t.Context(), "data/x", body)
+		wantError(t, err, backend.ErrUnsupported, "at most")
+	}
+	if sc.count() != 0 {
+		t.Errorf("%d requests, want none", sc.count())
 	}
 }

@@ -52,6 +52,9 @@ func (d *Driver) put(ctx context.Context, key string, body backend.Body, cond co
 	if body.Size < 0 || body.Open == nil {
 		return backend.Info{}, fmt.Errorf("the content has no size or cannot be opened (size %d)", body.Size)
 	}
+	if body.Size > maxObject {
+		return backend.Info{}, fmt.Errorf("%w: an object of %d bytes, S3 takes at most %d", backend.ErrUnsupported, body.Size, int64(maxObject))
+	}
 	if body.Size > d.opts.MultipartOver {
 		return d.putParts(ctx, key, body, cond)
 	}

@@ -130,6 +130,8 @@ const (
 	defaultPartSize      = 16 << 20
 	minPartSize          = 5 << 20
 	maxParts             = 10_000
+	maxPartSize          = 5 << 30
+	maxObject            = maxParts * maxPartSize // stores may allow less
 	defaultParallel      = 4
 	// maxStoreKey is the longest key that S3 takes.
 	maxStoreKey = 1024

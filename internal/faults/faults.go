@@ -223,7 +223,7 @@ func (d *Driver) Delete(ctx context.Context, keys []string) error {
 			}
 		}
 		f.reach()
-		return d.end(c, fmt.Errorf("%d of %d keys remain, %q first: %w", len(keys)-n, len(keys), append(keys[n:], "")[0], a.err))
+		return d.end(c, &backend.RemainError{Keys: keys[n:], Of: len(keys), Err: a.err})
 	}
 	later, err := f.wait(ctx, Delete)
 	if err != nil {
