@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"iter"
 	"slices"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/format"
 	"golang.org/x/sync/errgroup"
 )
@@ -22,14 +24,28 @@ const (
 	fetchAtOnce = 8
 )
 
+// FetchOptions says what Fetch does with what cannot be had. Nil means: the
+// first error ends it.
+type FetchOptions struct {
+	// Damaged is told of a version whose content is damaged, missing, or was
+	// removed (ErrCorrupt, ErrGone). If it returns nil, Fetch goes on with the
+	// others. It is called concurrently, also for a version whose content fn has
+	// begun to read: fn's error is what it gets then.
+	Damaged func(v Version, err error) error
+}
+
 // Fetch reads many contents with few requests: what lies close together in a
 // pack is read at once. fn is called concurrently, in no particular order, once
 // for each version, with its whole content, already checked (a large one is
-// checked block by block while fn reads it). The first error ends everything.
-// Memory is bounded, whatever is read.
-func (s *Store) Fetch(ctx context.Context, versions iter.Seq2[Version, error], fn func(ctx context.Context, v Version, r io.Reader) error) error {
+// checked block by block while fn reads it). The first error ends everything,
+// except as o says. Memory is bounded, whatever is read.
+func (s *Store) Fetch(ctx context.Context, versions iter.Seq2[Version, error], o *FetchOptions, fn func(ctx context.Context, v Version, r io.Reader) error) error {
+	if o == nil {
+		o = &FetchOptions{}
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(fetchAtOnce)
+	f := &fetching{s: s, o: o, fn: fn, g: g}
 	err := func() error {
 		var window []Version
 		for v, err := range versions {
@@ -43,15 +59,15 @@ func (s *Store) Fetch(ctx context.Context, versions iter.Seq2[Version, error], f
 				continue
 			}
 			if v.place.Codec == format.CodecBlocks || v.Size == 0 {
-				g.Go(func() error { return s.fetchOne(gctx, v, fn) })
+				g.Go(func() error { return f.one(gctx, v) })
 				continue
 			}
 			if window = append(window, v); len(window) == fetchWindow {
-				s.fetchWindow(gctx, g, window, fn)
+				f.window(gctx, window)
 				window = make([]Version, 0, fetchWindow)
 			}
 		}
-		s.fetchWindow(gctx, g, window, fn)
+		f.window(gctx, window)
 		return nil
 	}()
 	if gerr := g.Wait(); gerr != nil {
@@ -60,17 +76,38 @@ func (s *Store) Fetch(ctx context.Context, versions iter.Seq2[Version, error], f
 	return fail("fetch", "", err)
 }
 
-func (s *Store) fetchOne(ctx context.Context, v Version, fn func(context.Context, Version, io.Reader) error) error {
-	r, err := s.OpenVersion(ctx, &v, 0, 0)
-	if err != nil {
-		return fail("get", v.Path, err)
-	}
-	defer r.Close()
-	return fn(ctx, v, r)
+// fetching is one Fetch at work.
+type fetching struct {
+	s  *Store
+	o  *FetchOptions
+	fn func(context.Context, Version, io.Reader) error
+	g  *errgroup.Group
 }
 
-// fetchWindow sorts the versions by where they lie and reads runs of them.
-func (s *Store) fetchWindow(ctx context.Context, g *errgroup.Group, window []Version, fn func(context.Context, Version, io.Reader) error) {
+// isDamage says that err is about what is stored, and not about the way to it.
+func isDamage(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrGone) || errors.Is(err, backend.ErrNotFound) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// damaged asks what to do about a version that cannot be had.
+func (f *fetching) damaged(ctx context.Context, v Version, err error) error {
+	if err == nil || f.o.Damaged == nil || ctx.Err() != nil || !isDamage(err) {
+		return err
+	}
+	return f.o.Damaged(v, err)
+}
+
+func (f *fetching) one(ctx context.Context, v Version) error {
+	r, err := f.s.OpenVersion(ctx, &v, 0, 0)
+	if err != nil {
+		return f.damaged(ctx, v, fail("get", v.Path, err))
+	}
+	defer r.Close()
+	return f.damaged(ctx, v, f.fn(ctx, v, r))
+}
+
+// window sorts the versions by where they lie and reads runs of them.
+func (f *fetching) window(ctx context.Context, window []Version) {
 	slices.SortFunc(window, func(a, b Version) int {
 		return cmp.Or(cmp.Compare(a.place.key(), b.place.key()), cmp.Compare(a.place.Offset, b.place.Offset))
 	})
@@ -78,7 +115,7 @@ func (s *Store) fetchWindow(ctx context.Context, g *errgroup.Group, window []Ver
 		n := runOf(window)
 		run := window[:n]
 		window = window[n:]
-		g.Go(func() error { return s.fetchRun(ctx, run, fn) })
+		f.g.Go(func() error { return f.run(ctx, run) })
 	}
 }
 
@@ -97,17 +134,27 @@ func runOf(window []Version) int {
 	return len(window)
 }
 
-func (s *Store) fetchRun(ctx context.Context, run []Version, fn func(context.Context, Version, io.Reader) error) error {
+// run reads contents that lie close together with one request, or one by one
+// where that one fails because of what is stored.
+func (f *fetching) run(ctx context.Context, run []Version) error {
 	first := &run[0]
 	if len(run) == 1 {
-		return s.fetchOne(ctx, *first, fn)
+		return f.one(ctx, *first)
 	}
 	var end int64
 	for i := range run {
 		end = max(end, run[i].place.Offset+run[i].place.Length)
 	}
 	from := first.place.Offset
-	data, err := s.getRange(ctx, first, first.place.key(), from, end-from)
+	data, err := f.s.getRange(ctx, first, first.place.key(), from, end-from)
+	if err != nil && f.o.Damaged != nil && isDamage(err) && ctx.Err() == nil {
+		for i := range run {
+			if err := f.one(ctx, run[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if err != nil {
 		return fail("get", first.Path, err)
 	}
@@ -116,9 +163,11 @@ func (s *Store) fetchRun(ctx context.Context, run []Version, fn func(context.Con
 		at := v.place.Offset - from
 		content, err := decodeSmall(v, data[at:at+v.place.Length])
 		if err != nil {
-			return fail("get", v.Path, err)
+			err = fail("get", v.Path, err)
+		} else {
+			err = f.fn(ctx, *v, bytes.NewReader(content))
 		}
-		if err := fn(ctx, *v, bytes.NewReader(content)); err != nil {
+		if err := f.damaged(ctx, *v, err); err != nil {
 			return err
 		}
 	}

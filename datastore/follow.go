@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/swampd/swampd/backend"
@@ -472,18 +471,22 @@ func readShard(ctx context.Context, bucket *backend.Bucket, ref format.ShardRef)
 }
 
 // getWhole reads an object of at most limit bytes.
-func getWhole(ctx context.Context, bucket *backend.Bucket, key string, limit int64) ([]byte, backend.Info, error) {
-	obj, err := bucket.Get(ctx, key, backend.GetOptions{})
+func getWhole(ctx context.Context, bucket *backend.Bucket, key string, limit int64) (data []byte, info backend.Info, err error) {
+	err = uncut(ctx, func() error {
+		obj, err := bucket.Get(ctx, key, backend.GetOptions{})
+		if err != nil {
+			return err
+		}
+		defer obj.Body.Close()
+		info = obj.Info
+		if obj.Size > limit {
+			return fmt.Errorf("%w: %s has %d bytes, at most %d can be right", ErrCorrupt, key, obj.Size, limit)
+		}
+		data = make([]byte, obj.Size)
+		return readFull(obj.Body, data, key)
+	})
 	if err != nil {
-		return nil, backend.Info{}, err
+		return nil, info, err
 	}
-	defer obj.Body.Close()
-	if obj.Size > limit {
-		return nil, obj.Info, fmt.Errorf("%w: %s has %d bytes, at most %d can be right", ErrCorrupt, key, obj.Size, limit)
-	}
-	data := make([]byte, obj.Size)
-	if _, err := io.ReadFull(obj.Body, data); err != nil {
-		return nil, obj.Info, fmt.Errorf("%s: %w", key, err)
-	}
-	return data, obj.Info, nil
+	return data, info, nil
 }

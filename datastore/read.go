@@ -147,19 +147,46 @@ func (s *Store) getRange(ctx context.Context, v *Version, key string, offset, le
 	}
 	gctx, cancel := bounded(ctx, "reading "+key, length)
 	defer cancel()
-	obj, err := s.bucket.Get(gctx, key, backend.GetOptions{Offset: offset, Length: length})
+	data := make([]byte, length)
+	err := uncut(gctx, func() error {
+		obj, err := s.bucket.Get(gctx, key, backend.GetOptions{Offset: offset, Length: length})
+		if err != nil {
+			return err
+		}
+		defer obj.Body.Close()
+		if obj.Length != length {
+			return fmt.Errorf("%w: %s ends before byte %d", ErrCorrupt, key, offset+length)
+		}
+		return readFull(obj.Body, data, key)
+	})
 	if err != nil {
 		return nil, s.missing(ctx, v, named(gctx, err))
 	}
-	defer obj.Body.Close()
-	data := make([]byte, length)
-	if obj.Length != length {
-		return nil, fmt.Errorf("%w: %s ends before byte %d", ErrCorrupt, key, offset+length)
-	}
-	if _, err := io.ReadFull(obj.Body, data); err != nil {
-		return nil, named(gctx, fmt.Errorf("reading %s: %w", key, err))
-	}
 	return data, nil
+}
+
+// readAttempts is how often a transfer is begun that is cut off.
+const readAttempts = 5
+
+// uncut reads again what a lost connection cut off. Objects do not change, and
+// records are only ever taken whole, so nothing is put together of two answers.
+func uncut(ctx context.Context, read func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := read()
+		if !errors.Is(err, io.ErrUnexpectedEOF) || attempt == readAttempts || ctx.Err() != nil {
+			return err
+		}
+		if perr := pause(ctx, attempt+3); perr != nil {
+			return err
+		}
+	}
+}
+
+func readFull(r io.Reader, data []byte, key string) error {
+	if _, err := io.ReadFull(r, data); err != nil {
+		return fmt.Errorf("reading %s: %w", key, err)
+	}
+	return nil
 }
 
 // missing tells an object that retention removed from one that is lost: after
@@ -195,11 +222,13 @@ type largeReader struct {
 
 	blocks []format.BlockRef
 	next   int // block to read
-	body   io.ReadCloser
-	whole  hash.Hash // nil for a range
-	buf    []byte    // the current block
-	have   []byte    // what is left of it
-	stored []byte
+	// The stored bytes that are still to be read.
+	from, length int64
+	body         io.ReadCloser
+	whole        hash.Hash // nil for a range
+	buf          []byte    // the current block
+	have         []byte    // what is left of it
+	stored       []byte
 }
 
 func (r *largeReader) Read(b []byte) (int, error) {
@@ -252,16 +281,37 @@ func (r *largeReader) start() error {
 			length += b.Length
 		}
 	}
-	r.blocks, r.next = foot.Blocks, int(first)
-	obj, err := r.s.bucket.Get(r.ctx, r.v.place.Object.Name, backend.GetOptions{Offset: from, Length: length})
-	if err != nil {
-		return r.s.missing(r.ctx, r.v, err)
-	}
-	r.body = obj.Body
+	r.blocks, r.next, r.from, r.length = foot.Blocks, int(first), from, length
 	if r.at == 0 && r.end == r.v.Size {
 		r.whole = sha256.New()
 	}
 	return nil
+}
+
+// readStored reads the stored bytes of the next block, over a new connection if one
+// is cut off.
+func (r *largeReader) readStored(stored []byte) error {
+	return uncut(r.ctx, func() error {
+		if r.body == nil {
+			obj, err := r.s.bucket.Get(r.ctx, r.v.place.Object.Name, backend.GetOptions{Offset: r.from, Length: r.length})
+			if err != nil {
+				return r.s.missing(r.ctx, r.v, err)
+			}
+			r.body = obj.Body
+			if obj.Length != r.length {
+				return fmt.Errorf("%w: %s ends before byte %d", ErrCorrupt, r.v.place.Object.Name, r.from+r.length)
+			}
+		}
+		err := readFull(r.body, stored, r.v.place.Object.Name)
+		if err != nil {
+			r.body.Close()
+			r.body = nil
+			return err
+		}
+		r.from += int64(len(stored))
+		r.length -= int64(len(stored))
+		return nil
+	})
 }
 
 // block reads and checks the next block. A transfer that stands still fails; the
@@ -288,8 +338,8 @@ func (r *largeReader) nextBlock() error {
 		r.buf, r.stored = make([]byte, 0, format.BlockSize), make([]byte, format.BlockSize)
 	}
 	stored := r.stored[:ref.Length]
-	if _, err := io.ReadFull(r.body, stored); err != nil {
-		return fmt.Errorf("reading %s: %w", r.v.place.Object.Name, err)
+	if err := r.readStored(stored); err != nil {
+		return err
 	}
 	data := stored
 	if ref.Codec != format.CodecRaw {
@@ -336,18 +386,21 @@ func (s *Store) footer(ctx context.Context, v *Version, o *format.Object) (*form
 }
 
 // getTail reads the last n bytes of an object, and its size.
-func getTail(ctx context.Context, bucket *backend.Bucket, key string, n int64) ([]byte, int64, error) {
+func getTail(ctx context.Context, bucket *backend.Bucket, key string, n int64) (data []byte, size int64, err error) {
 	if n <= 0 || n > format.MaxBody {
 		return nil, 0, fmt.Errorf("%w: an end of %d bytes", ErrCorrupt, n)
 	}
-	obj, err := bucket.Get(ctx, key, backend.GetOptions{Offset: -n})
+	err = uncut(ctx, func() error {
+		obj, err := bucket.Get(ctx, key, backend.GetOptions{Offset: -n})
+		if err != nil {
+			return err
+		}
+		defer obj.Body.Close()
+		data, size = make([]byte, min(n, obj.Length)), obj.Size
+		return readFull(obj.Body, data, key)
+	})
 	if err != nil {
 		return nil, 0, err
 	}
-	defer obj.Body.Close()
-	data := make([]byte, min(n, obj.Length))
-	if _, err := io.ReadFull(obj.Body, data); err != nil {
-		return nil, 0, fmt.Errorf("reading %s: %w", key, err)
-	}
-	return data, obj.Size, nil
+	return data, size, nil
 }

@@ -199,7 +199,7 @@ func TestFetchReadsEverythingWithFewRequests(t *testing.T) {
 	q := e.open(nil)
 	q.faults.Reset()
 	got := make(chan string, len(want))
-	err := q.Fetch(context.Background(), q.List(context.Background(), nil), func(_ context.Context, v Version, r io.Reader) error {
+	err := q.Fetch(context.Background(), q.List(context.Background(), nil), nil, func(_ context.Context, v Version, r io.Reader) error {
 		data, err := io.ReadAll(r)
 		if err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
-	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/catalog"
 	"github.com/swampd/swampd/internal/format"
 	"golang.org/x/sync/errgroup"
@@ -72,6 +72,7 @@ func (s *Store) Verify(ctx context.Context, o *VerifyOptions) (*VerifyReport, er
 	}
 	v := &verifier{s: s, o: o, report: &VerifyReport{}, dir: dir, found: map[bool]int{}}
 	err = errors.Join(v.run(ctx), os.RemoveAll(dir))
+	v.report.DataRead = v.read.Load()
 	return v.report, fail("verify", "", err)
 }
 
@@ -83,6 +84,7 @@ type verifier struct {
 	report *VerifyReport
 	found  map[bool]int // findings in the report, by Harmless
 	bytes  int64        // of all contents, as far as that is known
+	read   atomic.Int64 // of those, DataRead
 }
 
 func (v *verifier) find(key string, harmless bool, format string, args ...any) {
@@ -319,32 +321,37 @@ func (v *verifier) readData(ctx context.Context, snap *catalog.Snapshot) error {
 	if n := snap.Counts(); n.Versions == n.Paths {
 		v.bytes = n.PathBytes // no older versions
 	}
-	// Contents by object, so that what is close is read at once; a content that
-	// several versions share is read once for each run only.
-	var window []Version
-	flush := func() error {
-		err := v.contents(ctx, window)
-		window = window[:0]
+	// Contents by object, so that what is close is read at once.
+	return v.s.Fetch(ctx, v.contents(ctx, snap), &FetchOptions{Damaged: func(ver Version, err error) error {
+		return v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err)
+	}}, func(_ context.Context, ver Version, r io.Reader) error {
+		n, err := io.Copy(io.Discard, r)
+		if err == nil {
+			v.progress(Progress{Phase: "verify data", Done: v.read.Add(n), Total: v.bytes})
+		}
 		return err
-	}
-	for row, err := range snap.VersionRows(ctx, "", "") {
-		if err != nil {
-			return err
-		}
-		if row.Change.Op == format.OpDelete {
-			continue
-		}
-		cv, err := snap.Lookup(ctx, row.Change.Path, row.Slot)
-		if err != nil {
-			return err
-		}
-		if window = append(window, fromCatalog(&cv)); len(window) == fetchWindow {
-			if err := flush(); err != nil {
-				return err
+	})
+}
+
+// contents yields every version that has a content.
+func (v *verifier) contents(ctx context.Context, snap *catalog.Snapshot) iter.Seq2[Version, error] {
+	return func(yield func(Version, error) bool) {
+		for row, err := range snap.VersionRows(ctx, "", "") {
+			if err == nil && row.Change.Op == format.OpDelete {
+				continue
+			}
+			var ver Version
+			if err == nil {
+				var cv catalog.Version
+				if cv, err = snap.Lookup(ctx, row.Change.Path, row.Slot); err == nil {
+					ver = fromCatalog(&cv)
+				}
+			}
+			if !yield(ver, err) || err != nil {
+				return
 			}
 		}
 	}
-	return flush()
 }
 
 // object checks what of an object no content covers: footer or change list.
@@ -371,48 +378,9 @@ func (v *verifier) soften(ctx context.Context, key string, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrGone), errors.Is(err, backend.ErrNotFound), errors.Is(err, io.ErrUnexpectedEOF):
+	case isDamage(err):
 		v.find(key, false, "%v", err)
 		return nil
 	}
 	return err
-}
-
-// contents reads a window of versions. A failed run is read again one by one,
-// so that each bad content is named.
-func (v *verifier) contents(ctx context.Context, window []Version) error {
-	read := func(ctx context.Context, ver Version, r io.Reader) error {
-		n, err := io.Copy(io.Discard, r)
-		v.mu.Lock()
-		v.report.DataRead += n
-		done := v.report.DataRead
-		v.mu.Unlock()
-		v.progress(Progress{Phase: "verify data", Done: done, Total: v.bytes})
-		return v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err)
-	}
-	all := func(yield func(Version, error) bool) {
-		for _, ver := range window {
-			if !yield(ver, nil) {
-				return
-			}
-		}
-	}
-	before := v.report.DataRead
-	err := v.s.Fetch(ctx, all, read)
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	v.report.DataRead = before
-	for i := range window {
-		ver := &window[i]
-		r, err := v.s.OpenVersion(ctx, ver, 0, 0)
-		if err == nil {
-			err = read(ctx, *ver, r)
-			r.Close()
-		}
-		if err := v.soften(ctx, fmt.Sprintf("%s of slot %d", ver.Path, ver.Slot), err); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -335,7 +335,7 @@ func (g *getting) fetch(ctx context.Context) (err error) {
 		return outputError(g.dir, err)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	return g.s.Fetch(ctx, g.missing(ctx, r), func(_ context.Context, v datastore.Version, content io.Reader) error {
+	return g.s.Fetch(ctx, g.missing(ctx, r), nil, func(_ context.Context, v datastore.Version, content io.Reader) error {
 		// What is in memory already cannot fail and is written in one call; else
 		// it has to be told whose fault an error is.
 		var counted *countingReader
