@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,9 +27,14 @@ import (
 // Commit.
 type Batch struct {
 	s    *Store
-	hold *writer.Hold
 	id   uuid.UUID
 	base uint64
+	// begun is the head when the batch began.
+	begun uint64
+	// hold is nil until the first change of a lazy batch; leasing is held while
+	// it gets one.
+	hold    atomic.Pointer[writer.Hold]
+	leasing chan struct{}
 	// named: the id is the caller's.
 	named bool
 	// fresh: the datastore held nothing when the batch began, so there is
@@ -48,7 +54,8 @@ type Batch struct {
 }
 
 // Begin starts a batch. It makes this process the writer if it is not, which
-// waits for another writer up to Options.MaxWait (ErrBusy), and catches up.
+// waits for another writer up to Options.MaxWait (ErrBusy), and catches up; see
+// BatchOptions.Lazy.
 func (s *Store) Begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 	b, err := s.begin(ctx, o)
 	return b, fail("begin", "", err)
@@ -61,7 +68,13 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 	if o == nil {
 		o = &BatchOptions{}
 	}
-	hold, err := s.acquire(ctx)
+	var hold *writer.Hold
+	var err error
+	if o.Lazy {
+		_, err = s.Update(ctx)
+	} else {
+		hold, err = s.acquire(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -76,11 +89,15 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 	} else if base > head {
 		return nil, fmt.Errorf("%w: the base %d is newer than the newest slot %d", ErrNotFound, base, head)
 	}
-	b := &Batch{s: s, hold: hold, id: id, base: base, named: o.ID != uuid.Nil, changes: changeSet{mem: map[string]*staged{}}}
+	b := &Batch{s: s, id: id, base: base, begun: head, named: o.ID != uuid.Nil,
+		leasing: make(chan struct{}, 1), changes: changeSet{mem: map[string]*staged{}}}
 	if b.fresh, err = s.emptyState(ctx); err != nil {
 		return nil, err
 	}
-	b.st = newStaging(s, id, hold.Session())
+	b.st = newStaging(s, id)
+	if hold != nil {
+		b.setHold(hold)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -88,6 +105,53 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 	}
 	s.batch[b] = struct{}{}
 	return b, nil
+}
+
+// lease makes this process the writer, if the batch has put that off.
+func (b *Batch) lease(ctx context.Context) error {
+	if b.hold.Load() != nil {
+		return nil
+	}
+	leave, err := take(ctx, b.leasing, "the lease")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if b.hold.Load() != nil {
+		return nil
+	}
+	hold, err := b.s.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	// What was found to be unchanged was compared with the state of before.
+	pending, snap, err := b.s.view(ctx)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	for _, l := range pending {
+		if l.rec.Slot > b.begun && len(l.rec.Entries) > 0 {
+			return b.outrun()
+		}
+	}
+	for _, err := range snap.Changed(ctx, b.begun, snap.State().Head, "") {
+		if err != nil {
+			return err
+		}
+		return b.outrun()
+	}
+	b.setHold(hold)
+	return nil
+}
+
+func (b *Batch) outrun() error {
+	return fmt.Errorf("%w: somebody committed after slot %d, with which this batch began; begin another", ErrConflict, b.begun)
+}
+
+func (b *Batch) setHold(hold *writer.Hold) {
+	b.st.session = hold.Session()
+	b.hold.Store(hold)
 }
 
 // ID returns the id that the commit will have.
@@ -216,6 +280,9 @@ func (b *Batch) put(ctx context.Context, path string, o *PutOptions, read func(*
 
 // stage makes a content part of the batch.
 func (b *Batch) stage(ctx context.Context, c *content, ch format.Change) (shared bool, err error) {
+	if err := b.lease(ctx); err != nil {
+		return false, errors.Join(err, c.discard())
+	}
 	b.gate.RLock()
 	defer b.gate.RUnlock()
 	if b.isEnded() {
@@ -249,8 +316,8 @@ func (b *Batch) usable(ctx context.Context) error {
 	if b.isEnded() {
 		return errEnded
 	}
-	if err := b.hold.Err(); err != nil {
-		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, err)
+	if hold := b.hold.Load(); hold != nil && hold.Err() != nil {
+		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, hold.Err())
 	}
 	return b.st.failed()
 }
@@ -319,6 +386,9 @@ func (b *Batch) delete(ctx context.Context, path string) error {
 		return err
 	}
 	inState := found && !v.Deleted
+	if err := b.lease(ctx); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -396,7 +466,7 @@ func (b *Batch) commitLocked(ctx context.Context, message string) (*Commit, erro
 	if err := b.prepare(ctx, p); err != nil {
 		return nil, err
 	}
-	slot, again, err := b.s.land(ctx, p, b.hold)
+	slot, again, err := b.s.land(ctx, p, b.hold.Load())
 	if err != nil {
 		return nil, err
 	}

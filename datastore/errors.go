@@ -56,6 +56,10 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	// A driver's error about opening the same store says all that.
+	if b, ok := e.Err.(*backend.Error); ok && b.Op == e.Op && b.Store == e.Key && b.Key == "" {
+		return b.Error()
+	}
 	if e.Key == "" {
 		return fmt.Sprintf("%s: %v", e.Op, e.Err)
 	}
@@ -72,11 +76,6 @@ func fail(op, key string, err error) error {
 	var e *Error
 	if errors.As(err, &e) {
 		return err
-	}
-	// A driver's error about opening the same store says all that.
-	var b *backend.Error
-	if errors.As(err, &b) && b == err && b.Op == op && b.Store == key && b.Key == "" {
-		err = b.Err
 	}
 	return &Error{Op: op, Key: key, Err: err}
 }

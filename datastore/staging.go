@@ -20,7 +20,7 @@ import (
 type staging struct {
 	s       *Store
 	entry   uuid.UUID
-	session uuid.UUID
+	session uuid.UUID // set before the first content is staged
 
 	mu      sync.Mutex
 	dir     string // made when the first byte needs it
@@ -59,9 +59,9 @@ type object struct {
 	source  string // that file
 }
 
-func newStaging(s *Store, entry, session uuid.UUID) *staging {
+func newStaging(s *Store, entry uuid.UUID) *staging {
 	st := &staging{
-		s: s, entry: entry, session: session,
+		s: s, entry: entry,
 		dupAt: map[string]int{}, seen: map[format.Hash]format.Place{},
 		slots: make(chan struct{}, s.opts.Uploads),
 	}

@@ -107,6 +107,12 @@ type BatchOptions struct {
 	// path of the batch was changed after it by somebody else, the commit fails
 	// with ErrConflict.
 	Base uint64
+	// Lazy: this process becomes the writer with the first change that is staged,
+	// not in Begin, so that a batch which turns out to change nothing disturbs
+	// nobody and leaves nothing in the log. The call that stages the first change
+	// waits for another writer then, up to Options.MaxWait (ErrBusy). If somebody
+	// committed since Begin, it fails with ErrConflict: begin another batch.
+	Lazy bool
 }
 
 // ReadOptions narrows a read. Nil means: all of the newest version.

@@ -66,6 +66,12 @@ func (m *meter) add(n int64)    { m.counted.Add(n) }
 func (m *meter) expect(n int64) { m.total.Add(n) }
 func (m *meter) done() int64    { return max(m.counted.Load(), m.told.Load()) }
 
+// restart begins counting anew.
+func (m *meter) restart() {
+	m.counted.Store(0)
+	m.told.Store(0)
+}
+
 // engine is a datastore.Options.Progress.
 func (m *meter) engine(p datastore.Progress) {
 	if p.Phase == m.follow {

@@ -220,16 +220,27 @@ func (p *putting) store(ctx context.Context, id uuid.UUID, message string, fromS
 		}
 	}()
 	p.result.Store, p.result.Slot = s.URL(), s.Head()
-	if p.batch, err = s.Begin(ctx, &datastore.BatchOptions{ID: id}); err != nil {
-		return err
-	}
-	if fromStdin {
-		err = p.stdin(ctx)
-	} else {
-		err = p.stage(ctx, s)
-	}
-	if err != nil {
-		return errors.Join(err, p.batch.Discard())
+	// Where nothing is new, nobody is to be waited for or disturbed. If somebody
+	// else commits while it is not known yet, it is begun again as the writer.
+	lazy := !fromStdin
+	for {
+		if p.batch, err = s.Begin(ctx, &datastore.BatchOptions{ID: id, Lazy: lazy}); err != nil {
+			return err
+		}
+		if fromStdin {
+			err = p.stdin(ctx)
+		} else {
+			err = p.stage(ctx, s)
+		}
+		if err == nil {
+			break
+		}
+		err = errors.Join(err, p.batch.Discard())
+		if !lazy || !errors.Is(err, datastore.ErrConflict) || ctx.Err() != nil {
+			return err
+		}
+		lazy = false
+		p.again()
 	}
 	c, err := p.batch.Commit(ctx, message)
 	if errors.Is(err, datastore.ErrEmpty) {
@@ -241,6 +252,17 @@ func (p *putting) store(ctx context.Context, id uuid.UUID, message string, fromS
 	}
 	p.result.Commit, p.result.Slot, p.result.Again = idText(c.ID), c.Slot, c.Again
 	return nil
+}
+
+// again forgets what was found, to begin anew.
+func (p *putting) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &p.result
+	r.Stored, r.Bytes, r.Unchanged, r.Deduplicated = 0, 0, 0, 0
+	p.problems, p.count = nil, 0
+	p.checkOnly.Store(false)
+	p.meter.restart()
 }
 
 // survey looks at names and types before anything else happens, and learns how

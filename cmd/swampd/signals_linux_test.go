@@ -221,6 +221,11 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 	c.file("x", "x")
 	c.ok("put", "x")
 	p := c.startPut("big")
+	// Where nothing is new, nobody needs to be waited for.
+	if out := c.ok("put", "x", "--max-wait", "0").out; !strings.Contains(out, "nothing new") {
+		t.Error(out)
+	}
+	c.file("x", "another x")
 	c.run("put", "x", "--max-wait", "0").wantCode(75).wantErr("another writer is at work", "swampd put", "--max-wait").wantPlain()
 	r := c.run("rm", "x", "--max-wait", "0", "--json").wantCode(75)
 	var e errorJSON
