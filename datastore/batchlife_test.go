@@ -166,7 +166,7 @@ func TestACommitThatDidNotLandLeavesNoFiles(t *testing.T) {
 	if err := b.Delete(ctx, "x"); err != nil {
 		t.Fatal(err)
 	}
-	for path, data := range longPaths(400) {
+	for path, data := range longPaths(600) {
 		if _, err := b.Put(ctx, path, bytes.NewReader(data), nil); err != nil {
 			t.Fatal(err)
 		}

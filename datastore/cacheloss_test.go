@@ -147,7 +147,7 @@ func TestACacheThatGoesWhileTheStoreIsOpenLosesNothing(t *testing.T) {
 	t.Run("big record", func(t *testing.T) {
 		_, p, _ := open(t)
 		p.loseCache()
-		rows := longPaths(400)
+		rows := longPaths(600)
 		p.put(rows)
 		if err := os.RemoveAll(filepath.Join(p.dir, "staging")); err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ func TestTheLogCountsChangeLists(t *testing.T) {
 	ctx := context.Background()
 	e := newEnv(t, nil)
 	p := e.open(nil)
-	p.put(longPaths(400))
+	p.put(longPaths(600))
 	if _, err := p.Update(ctx); err != nil {
 		t.Fatal(err)
 	}

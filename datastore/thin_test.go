@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -232,12 +233,22 @@ func TestRequestBudget(t *testing.T) {
 		t.Errorf("a commit of small contents: %v, want one create of the record", got)
 	}
 
-	many := map[string][]byte{}
-	for i := range 10_000 {
-		many[time.Duration(i).String()+"/file"] = noise(uint64(i), 4096)
+	// Paths of 100 bytes: the changes fit into the record all the same.
+	b, err := p.Begin(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
 	p.faults.Reset()
-	p.put(many)
+	for i := range 10_000 {
+		path := fmt.Sprintf("%s/%s/%05d", strings.Repeat("d", 50), strings.Repeat("f", 43), i)
+		opts := &PutOptions{Mode: 0o640, MTime: time.Unix(1_700_000_000, int64(i)*1_000_003)}
+		if _, err := b.Put(context.Background(), path, bytes.NewReader(noise(uint64(i), 4096)), opts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Commit(context.Background(), ""); err != nil {
+		t.Fatal(err)
+	}
 	// The heartbeat of the lease goes on beside it, every ten seconds.
 	beats := p.faults.CountsOf(format.LeaseKey).Requests()
 	if got := p.faults.Counts(); got.Requests()-beats != 4 || p.faults.CountsOf("data/").Requests() != 3 {

@@ -35,7 +35,7 @@ const (
 	MaxInline      = 256 << 10
 	MaxRecord      = 4 << 20  // bytes of a whole record object
 	MaxRecordBody  = 16 << 20 // bytes of its body, decoded: its row in a shard fits a body too
-	MaxChangesHere = 1 << 20  // bytes of all blocks of a record; more go to change lists
+	MaxChangesHere = 2 << 20  // bytes of all blocks of a record; more go to change lists
 	MaxListItems   = 1 << 16  // items in one block of a change list
 	MaxEntries     = 4096     // entries in one record
 	MaxLists       = 1 << 15  // change lists of one record

@@ -177,7 +177,7 @@ func TestCountsThatCannotBeTrueTakeNoMemory(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		// Beside the text of the body itself.
-		if extra := int64(took) - int64(len(c.body)); extra > 60*int64(min(len(c.body), 1<<20)) {
+		if extra := int64(took) - int64(len(c.body)); extra > 60*int64(min(len(c.body), MaxChangesHere)) {
 			t.Errorf("%s: %d bytes of body took %d bytes of memory", name, len(c.body), took)
 		}
 	}
