@@ -161,8 +161,8 @@ func fill(b *testing.B, s *datastore.Store, n int) {
 
 func path(i int) string { return fmt.Sprintf("dir-%03d/sub-%02d/file-%06d", i%1000, i/1000%100, i) }
 
-// BenchmarkCommitAtSize and BenchmarkCatchUpAtSize: the same commit, and the
-// same catching up, in a datastore of 1,000 and one of 1,000,000 paths, in turn.
+// BenchmarkAtSize: the same commit, catching up, and opening, with a cache and
+// without, in a datastore of 1,000 and one of 1,000,000 paths, in turn.
 func BenchmarkAtSize(b *testing.B) {
 	large := 1_000_000
 	if testing.Short() {
@@ -171,14 +171,18 @@ func BenchmarkAtSize(b *testing.B) {
 	type side struct {
 		writer, reader *datastore.Store
 		n, size        int
+		url, state     string
 	}
 	sides := []*side{{size: 1000}, {size: large}}
 	for _, sd := range sides {
-		url := filepath.Join(b.TempDir(), "store")
-		sd.writer = open(b, url)
+		sd.url, sd.state = filepath.Join(b.TempDir(), "store"), b.TempDir()
+		sd.writer = open(b, sd.url)
 		fill(b, sd.writer, sd.size)
+		if err := sd.writer.Checkpoint(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 		var err error
-		if sd.reader, err = datastore.Open(b.Context(), url, &datastore.Options{StateDir: b.TempDir()}); err != nil {
+		if sd.reader, err = datastore.Open(b.Context(), sd.url, &datastore.Options{StateDir: sd.state}); err != nil {
 			b.Fatal(err)
 		}
 		defer sd.reader.Close()
@@ -199,6 +203,19 @@ func BenchmarkAtSize(b *testing.B) {
 	}
 	b.Run("commit", func(b *testing.B) {
 		pair(b, "large", func() error { return commit(sides[1]) }, func() error { return commit(sides[0]) })
+	})
+	opening := func(sd *side, state string) error {
+		s, err := datastore.Open(b.Context(), sd.url, &datastore.Options{StateDir: state})
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	}
+	b.Run("open", func(b *testing.B) {
+		pair(b, "large", func() error { return opening(sides[1], sides[1].state) }, func() error { return opening(sides[0], sides[0].state) })
+	})
+	b.Run("openempty", func(b *testing.B) { // grows with the state, as it must
+		pair(b, "large", func() error { return opening(sides[1], b.TempDir()) }, func() error { return opening(sides[0], b.TempDir()) })
 	})
 	b.Run("catchup", func(b *testing.B) {
 		var times [2][]time.Duration

@@ -30,22 +30,15 @@ type tool struct {
 	get        func(round int, to string) error
 }
 
-// TestCompare is run by bench/compare; without -compare it only checks that
-// its tree is what it says.
+// TestCompare is run by bench/compare.
 func TestCompare(t *testing.T) {
-	files := compareFiles
 	if !*compare {
-		files = 100
+		t.Skip("takes minutes, and restic and rclone: see bench/compare")
 	}
+	const files = compareFiles
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	makeTree(t, tree, files)
-	if !*compare {
-		if n := countFiles(t, tree); n != files {
-			t.Fatalf("the tree has %d files, want %d", n, files)
-		}
-		return
-	}
 	rounds, err := strconv.Atoi(os.Getenv("SWAMPD_COMPARE_ROUNDS"))
 	if err != nil || rounds < 1 {
 		t.Fatalf("SWAMPD_COMPARE_ROUNDS=%q", os.Getenv("SWAMPD_COMPARE_ROUNDS"))
@@ -127,25 +120,11 @@ func makeTree(t *testing.T, dir string, n int) {
 	}
 }
 
-func countFiles(t *testing.T, dir string) (n int) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			n++
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // run runs a program and gives its output with an error.
 func run(dir string, env []string, name string, args ...string) error {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = dir, append(slices.DeleteFunc(os.Environ(), func(kv string) bool {
-		return strings.HasPrefix(kv, "AWS_CA_BUNDLE=") // rclone fails on it
+		return strings.HasPrefix(kv, "AWS_CA_BUNDLE=") // rclone refuses a file that it does not need here
 	}), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)

@@ -130,7 +130,7 @@ func TestMain(m *testing.M) {
 
 // peak runs a job in a process of its own and returns the most memory that it
 // had resident, in bytes.
-func peak(b *testing.B, job string, n int64, url, state string) int64 {
+func peak(b testing.TB, job string, n int64, url, state string) int64 {
 	b.Helper()
 	cmd := exec.CommandContext(b.Context(), os.Args[0], "-job", fmt.Sprintf("%s,%d,%s,%s", job, n, url, state))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -139,8 +139,33 @@ func peak(b *testing.B, job string, n int64, url, state string) int64 {
 	return cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
 }
 
+// memoryBound is the most that any of the jobs may have resident, however much
+// it works on.
+const memoryBound = 320 << 20
+
+// TestMemoryIsBounded is BenchmarkMemory in small, for every test run.
+func TestMemoryIsBounded(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector takes several times the memory")
+	}
+	const bound = 200 << 20
+	dir := t.TempDir()
+	for _, j := range []struct {
+		store string
+		job   string
+		n     int64
+	}{
+		{"file", "put", 256 << 20}, {"file", "get", 256 << 20}, {"file", "verify", 0},
+		{"paths", "commit", 50_000}, {"paths", "list", 50_000}, {"paths", "checkpoint", 0}, {"paths", "verify", 0},
+	} {
+		if got := peak(t, j.job, j.n, filepath.Join(dir, j.store), filepath.Join(dir, j.store+"-state")); got > bound {
+			t.Errorf("%s of %s (%d) took %d MiB, at most %d are allowed", j.job, j.store, j.n, got>>20, bound>>20)
+		}
+	}
+}
+
 // BenchmarkMemory: the peak resident memory of a process that does something
-// large, against the same with something small.
+// large, against the same with something small. It fails above memoryBound.
 func BenchmarkMemory(b *testing.B) {
 	const small, few = 64 << 20, 1000
 	large, many := int64(10<<30), int64(1_000_000)
@@ -158,7 +183,9 @@ func BenchmarkMemory(b *testing.B) {
 						if states[i] == "" || job == "list" {
 							states[i] = b.TempDir()
 						}
-						got[i] = peak(b, job, n, urls[i], states[i])
+						if got[i] = peak(b, job, n, urls[i], states[i]); got[i] > memoryBound {
+							b.Errorf("%s of %d took %d MiB, at most %d are allowed", job, n, got[i]>>20, memoryBound>>20)
+						}
 					}
 					b.ReportMetric(float64(got[1]>>20), "MiB/"+job)
 					b.ReportMetric(float64(got[0]>>20), "MiB/"+job+"-base")

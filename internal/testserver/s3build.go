@@ -48,7 +48,7 @@ func s3Binary() (string, error) {
 	}
 	lock, err := lockFile(filepath.Join(dir, "lock"), false)
 	if err == nil && lock == nil {
-		fmt.Fprintf(os.Stderr, "testserver: another process builds the S3 server (versitygw %s); waiting for it\n", version)
+		say("another process builds the S3 server (versitygw %s); waiting for it", version)
 		lock, err = lockFile(filepath.Join(dir, "lock"), true)
 	}
 	if err != nil {
@@ -63,13 +63,24 @@ func s3Binary() (string, error) {
 	return bin, buildS3(module, version, bin)
 }
 
+// say tells people what takes so long. "go test ./..." shows what a test writes to
+// standard error only if it fails, so that a terminal is told directly.
+func say(format string, args ...any) {
+	text := fmt.Sprintf("testserver: "+format+"\n", args...)
+	fmt.Fprint(os.Stderr, text)
+	if tty, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0); err == nil {
+		fmt.Fprint(tty, text)
+		tty.Close()
+	}
+}
+
 func buildS3(module, version, bin string) error {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return fmt.Errorf("building the S3 server needs the go command: %w", err)
 	}
-	fmt.Fprintf(os.Stderr, "testserver: building the S3 server for tests (versitygw %s) into %s, once; "+
-		"this takes 2 to 4 minutes where nothing of it was compiled before\n", version, filepath.Dir(bin))
+	say("building the S3 server for tests (versitygw %s) into %s, once; "+
+		"this takes 2 to 4 minutes where nothing of it was compiled before", version, filepath.Dir(bin))
 	begin := time.Now()
 	part := bin + ".part"
 	cmd := exec.Command(goTool, "build", "-buildvcs=false", "-o", part, s3Command)
@@ -82,7 +93,7 @@ func buildS3(module, version, bin string) error {
 	if err := os.Rename(part, bin); err != nil {
 		return fmt.Errorf("the built S3 server: %w", err)
 	}
-	fmt.Fprintf(os.Stderr, "testserver: the S3 server was built in %s\n", time.Since(begin).Round(time.Second))
+	say("the S3 server was built in %s", time.Since(begin).Round(time.Second))
 	return nil
 }
 
