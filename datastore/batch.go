@@ -407,9 +407,16 @@ func (b *Batch) delete(ctx context.Context, path string) error {
 	return b.changes.set(ctx, &staged{change: format.Change{Op: format.OpDelete, Path: path, Place: format.Place{Object: format.Inline}}, dup: -1}, b.st)
 }
 
-// Commit lands the batch and returns when it is decided. Afterwards the batch
-// is used up, except after ErrUnconfirmed or an error that says that nothing
-// happened: then Commit may be called again, and does nothing twice.
+// Commit lands the batch and returns when it is decided. It waits for the
+// uploads as long as ctx allows, and then for the record up to
+// Options.LandingTimeout, also a moment longer than ctx, since a record that is
+// on its way is to be decided.
+//
+// Errors: ErrEmpty, ErrFenced, ErrConflict, ErrIDReused and ErrChanged: nothing
+// landed. ErrUnconfirmed: it may have landed; ask with Outcome, or call Commit
+// again. ErrBusy: a record of another commit of this process is undecided. After
+// success, ErrFenced, ErrConflict and ErrIDReused the batch is used up; else
+// Commit may be called again, and does nothing twice.
 func (b *Batch) Commit(ctx context.Context, message string) (*Commit, error) {
 	c, err := b.commit(ctx, message)
 	return c, fail("commit", b.id.String(), err)

@@ -47,8 +47,11 @@ func (r *Reader) Read(b []byte) (int, error) {
 func (r *Reader) Close() error { return r.done() }
 
 // Open reads the content of a path: whole or a range, of any version. The
-// caller closes the Reader. ErrNotFound if the path was not there at that time,
-// ErrGone if its version was removed since.
+// caller closes the Reader. A small content is read and checked before Open
+// returns; a large one while the Reader is read, which may then fail likewise.
+// Errors: ErrNotFound if the path was not there at that time, ErrGone if its
+// version was removed since, ErrCorrupt if what is stored is not what was
+// committed.
 func (s *Store) Open(ctx context.Context, path string, o *ReadOptions) (*Reader, error) {
 	if o == nil {
 		o = &ReadOptions{}
@@ -62,7 +65,7 @@ func (s *Store) Open(ctx context.Context, path string, o *ReadOptions) (*Reader,
 }
 
 // OpenVersion reads the content of a version that List, Stat, History or Diff
-// returned; offset and length as in ReadOptions.
+// returned; offset and length as in ReadOptions. Errors are those of Open.
 func (s *Store) OpenVersion(ctx context.Context, v *Version, offset, length int64) (*Reader, error) {
 	if v.Deleted {
 		return nil, fail("get", v.Path, fmt.Errorf("%w: slot %d deleted it", ErrNotFound, v.Slot))
@@ -95,7 +98,8 @@ func (s *Store) OpenVersion(ctx context.Context, v *Version, offset, length int6
 	return r, nil
 }
 
-// Get reads a whole content, or a range of it, into memory.
+// Get reads a whole content, or a range of it, into memory. Errors are those of
+// Open.
 func (s *Store) Get(ctx context.Context, path string, o *ReadOptions) ([]byte, error) {
 	r, err := s.Open(ctx, path, o)
 	if err != nil {
