@@ -315,11 +315,11 @@ func (s *Store) outcome(ctx context.Context, id uuid.UUID) (*Commit, error) {
 		err = s.catchUp(ctx)
 	}
 	if err != nil {
-		return nil, err
+		return nil, named(ctx, err)
 	}
 	snap, err := s.laneSnapshot(ctx)
 	if err != nil {
-		return nil, err
+		return nil, named(ctx, err)
 	}
 	defer snap.Close()
 	slot, e, found, err := snap.Entry(ctx, id)
@@ -327,7 +327,7 @@ func (s *Store) outcome(ctx context.Context, id uuid.UUID) (*Commit, error) {
 		err = fmt.Errorf("%w: no commit with this id in the log up to slot %d", ErrNotFound, snap.State().Head)
 	}
 	if err != nil {
-		return nil, err
+		return nil, named(ctx, err)
 	}
 	return commitOf(slot, &e), nil
 }

@@ -16,6 +16,14 @@ import (
 
 // unconfirmed makes a commit of x whose record is in the store and whose answer
 // is not known.
+// impatient makes landings give up soon, until the func that it returns is called:
+// what is to succeed has all the time that a busy machine takes.
+func (p *proc) impatient() func() {
+	was := p.opts.LandingTimeout
+	p.opts.LandingTimeout = 200 * time.Millisecond
+	return func() { p.opts.LandingTimeout = was }
+}
+
 func (e *env) unconfirmed(p *proc, data []byte) *Batch {
 	e.t.Helper()
 	ctx := context.Background()
@@ -28,9 +36,11 @@ func (e *env) unconfirmed(p *proc, data []byte) *Batch {
 	}
 	p.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Lose()})
 	deaf := p.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrDenied)})
+	patient := p.impatient()
 	if _, err := b.Commit(ctx, ""); !errors.Is(err, ErrUnconfirmed) {
 		e.t.Fatalf("got %v, want ErrUnconfirmed", err)
 	}
+	patient()
 	deaf.Remove()
 	return b
 }
@@ -40,7 +50,7 @@ func (e *env) unconfirmed(p *proc, data []byte) *Batch {
 func TestAnUnconfirmedCommitIsLookedForBeforeItIsCalledFenced(t *testing.T) {
 	for _, landed := range []bool{true, false} {
 		e := newEnv(t, nil)
-		p := e.open(&Options{LandingTimeout: 200 * time.Millisecond})
+		p := e.open(nil)
 		b := e.unconfirmed(p, text(1))
 		if !landed {
 			if err := e.store.Bucket().Delete(t.Context(), []string{format.SlotKey(p.Head() + 1)}); err != nil {
@@ -100,7 +110,7 @@ func TestALostLeaseIsReportedOnlyAfterTheLogWasRead(t *testing.T) {
 // read right after.
 func TestADecidedRecordSurvivesAFailureToCatchUp(t *testing.T) {
 	e := newEnv(t, nil)
-	p := e.open(&Options{LandingTimeout: 200 * time.Millisecond})
+	p := e.open(nil)
 	b := e.unconfirmed(p, text(1))
 	slot := p.Head() + 1
 	// Reading back succeeds (the 1st read of the slot), catching up does not.
@@ -121,7 +131,7 @@ func TestADecidedRecordSurvivesAFailureToCatchUp(t *testing.T) {
 // While this process may still send a record, its fate is not "not there".
 func TestOutcomeDecidesARecordThatIsStillOpen(t *testing.T) {
 	e := newEnv(t, nil)
-	p := e.open(&Options{LandingTimeout: 200 * time.Millisecond})
+	p := e.open(nil)
 	b, err := p.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -131,12 +141,14 @@ func TestOutcomeDecidesARecordThatIsStillOpen(t *testing.T) {
 	}
 	late := p.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Late()})
 	busy := p.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrBusy)})
+	patient := p.impatient()
 	if _, err := b.Commit(t.Context(), ""); !errors.Is(err, ErrUnconfirmed) {
 		t.Fatalf("got %v, want ErrUnconfirmed", err)
 	}
 	if c, err := p.Outcome(t.Context(), b.ID()); !errors.Is(err, ErrUnconfirmed) {
 		t.Errorf("the record is on its way: got %+v, %v; want ErrUnconfirmed", c, err)
 	}
+	patient()
 	if err := late.Release(); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +205,7 @@ func TestAnIDThatLandedIsKnownWhenNothingIsLeftToCommit(t *testing.T) {
 func TestAnOpenRecordUnderATruncatedFloor(t *testing.T) {
 	for _, landed := range []bool{true, false} {
 		e := newEnv(t, nil)
-		a, b := e.open(&Options{LandingTimeout: 200 * time.Millisecond}), e.open(nil)
+		a, b := e.open(nil), e.open(nil)
 		var late *faults.Fault
 		var batch *Batch
 		if landed {
@@ -209,9 +221,11 @@ func TestAnOpenRecordUnderATruncatedFloor(t *testing.T) {
 			late = a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Late()})
 			deaf := a.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrDenied)})
 			busy := a.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrBusy)})
+			patient := a.impatient()
 			if _, err := batch.Commit(t.Context(), ""); !errors.Is(err, ErrUnconfirmed) {
 				t.Fatalf("got %v, want ErrUnconfirmed", err)
 			}
+			patient()
 			deaf.Remove()
 			busy.Remove()
 		}
