@@ -194,9 +194,11 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	}
 	dir := opts.StateDir
 	if dir == "" {
-		if dir, err = defaultStateDir(marker.Datastore); err != nil {
+		var root string
+		if root, err = StateRoot(); err != nil {
 			return nil, err
 		}
+		dir = filepath.Join(root, marker.Datastore.String())
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the local state directory: %w; set Options.StateDir or XDG_STATE_HOME to a place that can be written", err)
@@ -497,20 +499,6 @@ func (s *Store) Close() error {
 	s.endViews()
 	errs = append(errs, s.closeStaging(), s.cat.Close(), s.bucket.Close())
 	return fail("close", "", errors.Join(errs...))
-}
-
-// defaultStateDir is where the local files of a datastore lie: below
-// $XDG_STATE_HOME or ~/.local/state, on macOS ~/Library/Application Support, on
-// Windows %LocalAppData%.
-func defaultStateDir(id uuid.UUID) (string, error) {
-	if d := os.Getenv("XDG_STATE_HOME"); d != "" && filepath.IsAbs(d) {
-		return filepath.Join(d, "swampd", id.String()), nil
-	}
-	base, err := stateBase()
-	if err != nil {
-		return "", fmt.Errorf("no place for local state is known (%w): set Options.StateDir or XDG_STATE_HOME", err)
-	}
-	return filepath.Join(base, "swampd", id.String()), nil
 }
 
 // newID makes a UUIDv7.

@@ -240,12 +240,12 @@ func (x *examination) clock(report *backend.ProbeReport) {
 func (x *examination) local() {
 	dir := x.a.stateDir
 	if dir == "" {
-		base, err := stateBase()
+		root, err := datastore.StateRoot()
 		if err != nil {
-			x.say("local files", statusFailed, "set XDG_STATE_HOME or use --state-dir", "no directory for local files is known: %v", err)
+			x.say("local files", statusFailed, "set XDG_STATE_HOME or use --state-dir", "%v", err)
 			return
 		}
-		dir = filepath.Join(base, "swampd")
+		dir = root
 		if x.marker != nil {
 			dir = filepath.Join(dir, x.marker.Datastore.String())
 		}

@@ -216,25 +216,6 @@ func state(ctx context.Context, s *datastore.Store, text string) (uint64, error)
 	return n, err
 }
 
-// stateBase is where the engine keeps the local files of datastores unless it is
-// told otherwise.
-func stateBase() (string, error) {
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return dir, nil
-	}
-	switch runtime.GOOS {
-	case "darwin", "ios":
-		return os.UserConfigDir() // ~/Library/Application Support
-	case "windows":
-		return os.UserCacheDir() // %LocalAppData%
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(home, ".local", "state"), nil
-}
-
 // ownDirs are directories that no put may read, since it writes them: the
 // datastore's own, and its local files.
 func (a *app) ownDirs() []string {
@@ -247,8 +228,8 @@ func (a *app) ownDirs() []string {
 	if a.stateDir != "" {
 		return append(dirs, a.stateDir)
 	}
-	if base, err := stateBase(); err == nil {
-		dirs = append(dirs, filepath.Join(base, "swampd"))
+	if root, err := datastore.StateRoot(); err == nil {
+		dirs = append(dirs, root)
 	}
 	return dirs
 }
