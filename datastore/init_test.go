@@ -86,7 +86,11 @@ func TestAMarkerThatArrivesLateMakesNoSecondDatastore(t *testing.T) {
 		hold := f2.Add(faults.Rule{Ops: faults.Create, Prefix: format.FormatKey, Do: faults.Block()})
 		second := make(chan error, 1)
 		go func() { second <- e.init(f2.Bucket()) }()
-		<-hold.Reached() // it has seen that there is none
+		select {
+		case <-hold.Reached(): // it has seen that there is none
+		case err := <-second:
+			t.Fatalf("the second Init ends before it makes a marker: %v", err)
+		}
 		want := error(nil)
 		if before {
 			want = ErrExists
