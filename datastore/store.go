@@ -312,7 +312,10 @@ func take(ctx context.Context, lane chan struct{}, what string) (func(), error) 
 }
 
 // Update catches up with the log and returns the newest slot: one round trip if
-// there is no news.
+// there is no news. It waits, as long as ctx lasts, for a commit of this Store
+// that is landing and for the local catalog. ErrCorrupt if the log or the
+// checkpoint is damaged, ErrUpgrade, ErrClosed, ctx's error and those of the store;
+// what was read until then stays.
 func (s *Store) Update(ctx context.Context) (uint64, error) {
 	if err := s.open(); err != nil {
 		return 0, fail("update", "", err)
