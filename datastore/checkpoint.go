@@ -75,6 +75,11 @@ const checkpointGrace = 2 * time.Minute
 // whole log. Shards that nothing touched since the last checkpoint are shared
 // with it. It needs no lease: the record is replaced only in the version whose
 // shards are shared (R22), and moves forward only. The floor is not moved.
+//
+// It covers what this Store has seen, and does nothing if there is no news since
+// the last one. It waits until the local catalog has all that, and as long as the
+// shards need to be sent; no commit waits for it. After an error (ErrClosed,
+// ErrCorrupt, ctx's, those of the store) the checkpoint of before counts.
 func (s *Store) Checkpoint(ctx context.Context) error {
 	err := s.open()
 	if err == nil {

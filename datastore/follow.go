@@ -208,7 +208,7 @@ func (f *follower) readSlot(ctx context.Context, slot uint64) answer {
 func (f *follower) readCheckpoint(ctx context.Context) (time.Time, error) {
 	data, info, err := getWhole(ctx, f.bucket, format.CheckpointKey, format.MaxControl)
 	if errors.Is(err, backend.ErrNotFound) {
-		return time.Time{}, fmt.Errorf("%w: %s is missing, without which nobody can tell which slots still count; restore it (swampd doctor)", ErrCorrupt, format.CheckpointKey)
+		return time.Time{}, fmt.Errorf("%w: %s is missing, without which nobody can tell which slots still count; put it back from a copy of the store", ErrCorrupt, format.CheckpointKey)
 	}
 	if err != nil {
 		return time.Time{}, err

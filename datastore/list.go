@@ -74,7 +74,8 @@ func or(v, otherwise uint64) uint64 {
 }
 
 // Stat returns the version of path in the state after slot at (0 or Newest: the
-// newest seen). ErrNotFound if there is none.
+// newest seen). ErrNotFound if there is none, or if the slot is newer than Head;
+// ErrBadPath. It makes no request, and waits as List does.
 func (s *Store) Stat(ctx context.Context, path string, at uint64) (*Version, error) {
 	v, err := s.stat(ctx, path, at)
 	return v, fail("stat", path, err)
@@ -104,7 +105,10 @@ func inState(at uint64) string {
 }
 
 // List yields the living paths in byte order. It holds a snapshot of the state
-// while it runs, whatever is committed meanwhile.
+// while it runs, whatever is committed meanwhile, so the loop should not take
+// long. What has just landed is shown from memory, but for commits with change
+// lists: those wait for the local catalog. The last pair has the error, if any:
+// ErrNotFound if At is newer than Head, ErrClosed, ctx's, those of the catalog.
 func (s *Store) List(ctx context.Context, o *ListOptions) iter.Seq2[Version, error] {
 	if o == nil {
 		o = &ListOptions{}
@@ -164,7 +168,9 @@ func (s *Store) list(ctx context.Context, o *ListOptions) iter.Seq2[Version, err
 	}
 }
 
-// History yields the versions of a path, newest first, deletions included.
+// History yields the versions of a path, newest first, deletions included; none
+// for a path that was never there. It waits and fails as List does, and with
+// ErrBadPath.
 func (s *Store) History(ctx context.Context, path string) iter.Seq2[Version, error] {
 	return func(yield func(Version, error) bool) {
 		if err := s.history(ctx, path, yield); err != nil {
@@ -206,7 +212,9 @@ func (s *Store) history(ctx context.Context, path string, yield func(Version, er
 	return nil
 }
 
-// Log yields commits, newest first. One record can hold several.
+// Log yields commits, newest first, up to Head. One record can hold several. It
+// first waits, as long as ctx lasts, until the local catalog has all that landed.
+// Errors: ErrClosed, ctx's, those of the catalog.
 func (s *Store) Log(ctx context.Context, o *LogOptions) iter.Seq2[LogEntry, error] {
 	if o == nil {
 		o = &LogOptions{}
@@ -271,7 +279,8 @@ func kindName(k format.Kind) string {
 // Diff yields the paths below prefix that differ between the states after slots
 // from and to (Newest: the newest seen; 0 as from: the empty state), in byte
 // order. Paths whose content and metadata are equal in both are left out. Its
-// cost is that of the changes between the two.
+// cost is that of the changes between the two. It waits as Log does. ErrNotFound
+// if one of the slots is newer than Head, and the errors of Log.
 func (s *Store) Diff(ctx context.Context, from, to uint64, prefix string) iter.Seq2[Difference, error] {
 	return func(yield func(Difference, error) bool) {
 		if err := s.diff(ctx, from, to, prefix, yield); err != nil {

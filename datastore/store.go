@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -117,7 +118,7 @@ func initStore(ctx context.Context, url string, o *Options) (*Store, error) {
 }
 
 func initBucket(ctx context.Context, bucket *backend.Bucket, opts *Options) error {
-	_, _, err := getWhole(ctx, bucket, format.FormatKey, format.MaxControl)
+	_, err := getControl(ctx, bucket, format.FormatKey)
 	if err == nil {
 		return fmt.Errorf("%w: there is a datastore already", ErrExists)
 	}
@@ -138,7 +139,7 @@ func initBucket(ctx context.Context, bucket *backend.Bucket, opts *Options) erro
 	if err != nil {
 		return err
 	}
-	if _, err := bucket.Create(ctx, format.CheckpointKey, backend.Bytes(ck)); err != nil && !errors.Is(err, backend.ErrExists) {
+	if err := createControl(ctx, bucket, format.CheckpointKey, ck); err != nil && !errors.Is(err, ErrExists) {
 		return err
 	}
 	id, err := uuid.NewV7()
@@ -152,21 +153,46 @@ func initBucket(ctx context.Context, bucket *backend.Bucket, opts *Options) erro
 	if err != nil {
 		return err
 	}
-	_, err = bucket.Create(ctx, format.FormatKey, backend.Bytes(data))
-	for attempt := 1; err != nil && mayHaveLanded(err); attempt++ {
-		got, _, rerr := getWhole(ctx, bucket, format.FormatKey, format.MaxControl)
-		switch {
-		case rerr == nil && string(got) == string(data):
-			return nil
-		case rerr == nil:
-			return fmt.Errorf("%w: another init was faster", ErrExists)
-		}
-		if perr := pause(ctx, attempt); perr != nil {
+	return createControl(ctx, bucket, format.FormatKey, data)
+}
+
+// createControl makes one of the objects that Init makes, and finds out what
+// became of it where the answer was lost: no two of them have equal bytes.
+// ErrExists if it is another's. It gives up after some attempts; what may have
+// landed then does no harm to the next Init.
+func createControl(ctx context.Context, bucket *backend.Bucket, key string, data []byte) error {
+	for attempt := 1; ; attempt++ {
+		cctx, cancel := bounded(ctx, "the create of "+key, 0)
+		_, err := bucket.Create(cctx, key, backend.Bytes(data))
+		err = named(cctx, err)
+		cancel()
+		if err == nil || !mayHaveLanded(err) {
 			return err
 		}
-		_, err = bucket.Create(ctx, format.FormatKey, backend.Bytes(data))
+		got, rerr := getControl(ctx, bucket, key)
+		switch {
+		case rerr == nil && bytes.Equal(got, data):
+			return nil
+		case rerr == nil:
+			return fmt.Errorf("%w: another init was faster with %s", ErrExists, key)
+		case errors.Is(rerr, backend.ErrNotFound):
+			rerr = nil
+		}
+		if attempt >= uploadAttempts {
+			return errors.Join(err, rerr)
+		}
+		if perr := pause(ctx, attempt); perr != nil {
+			return errors.Join(perr, err)
+		}
 	}
-	return err
+}
+
+// getControl reads a small object, within the bound of one call.
+func getControl(ctx context.Context, bucket *backend.Bucket, key string) ([]byte, error) {
+	gctx, cancel := bounded(ctx, "reading "+key, 0)
+	defer cancel()
+	data, _, err := getWhole(gctx, bucket, key, format.MaxControl)
+	return data, named(gctx, err)
 }
 
 func openStore(ctx context.Context, url string, o *Options) (*Store, error) {
@@ -288,7 +314,10 @@ func take(ctx context.Context, lane chan struct{}, what string) (func(), error) 
 }
 
 // Update catches up with the log and returns the newest slot: one round trip if
-// there is no news.
+// there is no news. It waits, as long as ctx lasts, for a commit of this Store
+// that is landing and for the local catalog. ErrCorrupt if the log or the
+// checkpoint is damaged, ErrUpgrade, ErrClosed, ctx's error and those of the store;
+// what was read until then stays.
 func (s *Store) Update(ctx context.Context) (uint64, error) {
 	if err := s.open(); err != nil {
 		return 0, fail("update", "", err)

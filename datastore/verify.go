@@ -58,8 +58,8 @@ func (r *VerifyReport) OK() bool {
 const maxFindings = 1000
 
 // Verify reads the log and the checkpoint anew, without the local cache, and
-// checks that records are chained, that the checkpoint says the same as the
-// log, and that every data object that is named is there in its size; with
+// checks that records are chained, that every row of the checkpoint says what the
+// log says, and that every data object that is named is there in its size; with
 // ReadData, every byte. It changes nothing in the store. An error means that it
 // could not finish; what is wrong is in the report.
 func (s *Store) Verify(ctx context.Context, o *VerifyOptions) (*VerifyReport, error) {
@@ -173,70 +173,6 @@ func (v *verifier) replica(ctx context.Context, name string, genesis format.Hash
 		return nil, errors.Join(err, cat.Close())
 	}
 	return f, nil
-}
-
-// checkpoint loads the checkpoint into a catalog of its own and compares the
-// two: the same versions with the same contents in the same places.
-func (v *verifier) checkpoint(ctx context.Context, log *follower, genesis format.Hash) error {
-	f, err := v.replica(ctx, "checkpoint.db", genesis, false, log.tip.Head)
-	if err != nil {
-		return v.orFinding(log.ck.Root, err)
-	}
-	defer f.cat.Close()
-	// A checkpoint that was made in between may be ahead.
-	for attempt := 0; f.tip.Head != log.tip.Head; attempt++ {
-		if attempt == 10 {
-			return fmt.Errorf("%w: checkpoints are made faster than they can be read", ErrBusy)
-		}
-		low := log
-		if f.tip.Head < log.tip.Head {
-			low = f
-		}
-		low.limit = max(f.tip.Head, log.tip.Head)
-		if err := low.catchUp(ctx); err != nil {
-			return v.orFinding(format.CommitPrefix, err)
-		}
-	}
-	a, err := log.cat.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	b, err := f.cat.Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	if a.State().Hash != b.State().Hash {
-		v.find(f.ck.Root, false, "the checkpoint and the log disagree about the chain hash of slot %d", a.State().Head)
-	}
-	return v.compare(ctx, f.ck.Root, a, b)
-}
-
-func (v *verifier) compare(ctx context.Context, root string, log, ck *catalog.Snapshot) error {
-	next, stop := iter.Pull2(ck.VersionRows(ctx, "", ""))
-	defer stop()
-	for row, err := range log.VersionRows(ctx, "", "") {
-		if err != nil {
-			return err
-		}
-		got, err, ok := next()
-		if err != nil {
-			return err
-		}
-		if !ok || got.Slot != row.Slot || got.Change.Path != row.Change.Path || got.Change.SHA256 != row.Change.SHA256 ||
-			got.Change.Size != row.Change.Size || got.Change.Op != row.Change.Op || got.Object != row.Object ||
-			got.Change.Place.Offset != row.Change.Place.Offset || got.Change.Place.Length != row.Change.Place.Length {
-			v.find(root, false, "the checkpoint and the log disagree about %s of slot %d", row.Change.Path, row.Slot)
-			return nil
-		}
-	}
-	if got, err, ok := next(); err != nil {
-		return err
-	} else if ok {
-		v.find(root, false, "the checkpoint has %s of slot %d, which the log has not", got.Change.Path, got.Slot)
-	}
-	return nil
 }
 
 // objects compares one listing of the data objects with what is named: both in
