@@ -48,7 +48,8 @@ const ControlPrefix = "_control/"
 
 // Replaceable says whether Replace may be used on key. All other objects are
 // made once and never change, so that a driver can keep them as plain files
-// (backend/fs keeps version n of a replaceable one as the file "<key>.<n>").
+// (backend/fs keeps the versions of a replaceable one as files whose names go on
+// with a dot behind the key).
 func Replaceable(key string) bool { return strings.HasPrefix(key, ControlPrefix) }
 
 // CheckPrefix checks what List may be asked for: the beginning of a key, or

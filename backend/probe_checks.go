@@ -341,7 +341,8 @@ func (p *prober) checkReadWrites() error {
 	if err := p.nothing(key, "right after the delete"); err != nil {
 		return err
 	}
-	if _, err := p.made(key, again); err != nil {
+	_, err = p.written(key, again, "the create of a key that was deleted", func() (Info, error) { return p.create(key, Bytes(again)) })
+	if err != nil {
 		return err
 	}
 	_, err = p.holds(key, again, "after it was created again")

@@ -18,8 +18,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// database/sql's opener goroutine ends with the database, a little later.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"))
+	goleak.VerifyTestMain(m,
+		// database/sql's opener goroutine ends with the database, a little later.
+		goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener"),
+		// Google's client has a package that starts one when it is linked in.
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 // env is one datastore on the reference store, with any number of processes

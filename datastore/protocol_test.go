@@ -64,7 +64,7 @@ func (e *env) own(p *proc, edit func(*format.Record)) *format.Record {
 }
 
 // truncate does what log truncation does: two checkpoints, the floor on the
-// older one, and, K later, the slots below it deleted.
+// older one, and, when retainSlot is over, the slots below it deleted.
 func (e *env) truncate(p *proc) (floor uint64) {
 	e.t.Helper()
 	ctx := context.Background()
@@ -120,7 +120,8 @@ func (p *proc) putLater(id uuid.UUID, contents map[string][]byte) chan result {
 // record (repack records, R6, are retention's work).
 func packed(n uint64) []byte { return noise(n, format.MaxInline+1) }
 
-// E1, rule R1.
+// Rule R1: a writer that was stopped wakes up and creates a slot that was truncated
+// meanwhile.
 func TestACommitUnderATruncatedFloorIsNeverAcknowledged(t *testing.T) {
 	for _, noDate := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noDate=%v", noDate), func(t *testing.T) {

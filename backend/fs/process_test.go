@@ -59,6 +59,8 @@ type answer struct {
 	Replaced map[backend.Version]int // how often a version was replaced
 	Made     map[backend.Version]int // how often a version was made
 	Listed   []string
+	PID      int
+	Host     string
 }
 
 func runChild(s string) error {
@@ -86,6 +88,7 @@ var childJobs = map[string]func(job) answer{
 	"lives":   raceLives,
 	"modes":   makeAll,
 	"reader":  readAllKeys,
+	"who":     whoAmI,
 }
 
 func (a *answer) failed(err error) {
@@ -384,6 +387,15 @@ func TestKilledProcessLeavesNothingOrAll(t *testing.T) {
 			}
 		})
 	}
+}
+
+// whoAmI says how a process knows itself.
+func whoAmI(job) (a answer) {
+	var err error
+	a.PID = os.Getpid()
+	a.Host, err = os.Hostname()
+	a.failed(err)
+	return a
 }
 
 // makeAll makes objects of all kinds.

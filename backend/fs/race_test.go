@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/swampd/swampd/backend"
@@ -22,13 +24,14 @@ const (
 	raceGoroutines = 3
 )
 
-// racers runs job in raceProcesses children and returns what they say.
-func racers(t *testing.T, j job) []answer {
+// racers runs job in raceProcesses children and returns what they say. attr says
+// what is special about the children, nil: nothing.
+func racers(t *testing.T, j job, attr *syscall.SysProcAttr) []answer {
 	t.Helper()
 	var cs []*child
 	for i := range raceProcesses {
 		j.Seed = i
-		cs = append(cs, start(t, j))
+		cs = append(cs, startProgram(t, os.Args[0], j, attr))
 	}
 	var as []answer
 	for _, c := range cs {
@@ -96,11 +99,13 @@ func raceCreates(j job) answer {
 	})
 }
 
-func TestRaceOfProcessesToCreate(t *testing.T) {
+func TestRaceOfProcessesToCreate(t *testing.T) { raceToCreate(t, nil) }
+
+func raceToCreate(t *testing.T, attr *syscall.SysProcAttr) {
 	root := filepath.Join(memDir(t), "store")
 	j := job{Do: "creates", Root: root, Rounds: 60}
 	won := map[string][]string{}
-	for _, a := range racers(t, j) {
+	for _, a := range racers(t, j, attr) {
 		for k, v := range a.Wins {
 			won[k] = append(won[k], v)
 		}
@@ -147,14 +152,16 @@ func raceCounter(j job) answer {
 	})
 }
 
-func TestRaceOfProcessesToCount(t *testing.T) {
+func TestRaceOfProcessesToCount(t *testing.T) { raceToCount(t, nil) }
+
+func raceToCount(t *testing.T, attr *syscall.SysProcAttr) {
 	root := filepath.Join(memDir(t), "store")
 	d := open(t, root, nil)
 	create(t, d, "_control/fence", "0")
 	j := job{Do: "counter", Root: root, Rounds: 25}
 	total := 0
 	replaced := map[backend.Version]int{}
-	for _, a := range racers(t, j) {
+	for _, a := range racers(t, j, attr) {
 		for v, n := range a.Replaced {
 			replaced[v] += n
 			total += n
@@ -222,12 +229,14 @@ func raceLives(j job) answer {
 	})
 }
 
-func TestRaceOfProcessesOverLives(t *testing.T) {
+func TestRaceOfProcessesOverLives(t *testing.T) { raceOverLives(t, nil) }
+
+func raceOverLives(t *testing.T, attr *syscall.SysProcAttr) {
 	root := filepath.Join(memDir(t), "store")
 	d := open(t, root, nil)
 	create(t, d, "_control/neighbour", "neighbour")
 	made, replaced := map[backend.Version]int{}, map[backend.Version]int{}
-	for _, a := range racers(t, job{Do: "lives", Root: root, Rounds: 150}) {
+	for _, a := range racers(t, job{Do: "lives", Root: root, Rounds: 150}, attr) {
 		for v, n := range a.Made {
 			made[v] += n
 		}

@@ -19,8 +19,6 @@ const (
 	// parallelDeletes is how many keys are deleted at once; the service has no
 	// request that deletes several.
 	parallelDeletes = 16
-	// maxNamed is how many of the keys that remain an error's text names.
-	maxNamed = 20
 )
 
 // List reads pages of up to 1,000 names. Objects below the prefix whose names are

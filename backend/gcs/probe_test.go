@@ -29,3 +29,13 @@ func TestProbe(t *testing.T) {
 		t.Errorf("failed: %q, want %q", got, want)
 	}
 }
+
+// In a bucket that keeps old generations, a key that was deleted can be created
+// again.
+func TestProbePassesOnAVersionedBucket(t *testing.T) {
+	srv := testserver.GCS(t)
+	store := srv.NewVersionedBucket(t)
+	if report, err := backend.Probe(t.Context(), backend.NewBucket(openDriver(t, store), store)); err != nil {
+		t.Errorf("%v\n%v", err, report)
+	}
+}

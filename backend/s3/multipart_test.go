@@ -376,3 +376,28 @@ func TestCleanUploadsGoesByTheStoresClock(t *testing.T) {
 	_, err := b.CleanUploads(t.Context(), time.Hour)
 	wantError(t, err, backend.ErrUnsupported, "Date")
 }
+
+// A real upload becomes old when the store's clock says so, whatever the time is
+// here. (With more than some minutes between the two, requests are refused.)
+func TestCleanUploadsRemovesWhatIsOldByTheStoresClock(t *testing.T) {
+	w := newWired(t, small)
+	cut := w.proxy.Inject(testserver.Fault{Match: isComplete, Cut: true})
+	_, err := w.b.Create(t.Context(), "data/x", backend.Bytes(noise(2<<20)))
+	wantError(t, err, backend.ErrUnknown)
+	cut.Remove()
+	for _, tc := range []struct {
+		later time.Duration
+		want  int
+	}{{0, 0}, {110 * time.Second, 0}, {3 * time.Minute, 1}, {3 * time.Minute, 0}} {
+		clock := w.proxy.Inject(testserver.Fault{EditAnswer: func(resp *http.Response) {
+			resp.Header.Set("Date", time.Now().Add(tc.later).UTC().Format(http.TimeFormat))
+		}})
+		if n, err := w.b.CleanUploads(t.Context(), 2*time.Minute); err != nil || n != tc.want {
+			t.Errorf("%v after it began, clean-up of what is older than 2 min: %d, %v, want %d", tc.later, n, err, tc.want)
+		}
+		clock.Remove()
+	}
+	if n := w.uploads(t); n != 0 {
+		t.Errorf("%d uploads are left, want none", n)
+	}
+}

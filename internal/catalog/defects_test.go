@@ -11,7 +11,7 @@ import (
 	"github.com/swampd/swampd/internal/format"
 )
 
-// A record that says what cannot be is written down and blocks nothing (E23).
+// A record that says what cannot be is written down and blocks nothing.
 func TestDefectsBlockNothing(t *testing.T) {
 	drop := func(path string, slot uint64) *format.Record {
 		return &format.Record{Kind: format.KindRetention, Block: format.Block{Drops: []format.VersionRef{{Path: path, Slot: slot}}}}
@@ -220,7 +220,7 @@ func TestDefectsAreBounded(t *testing.T) {
 }
 
 // A state between two versions must not show the one before it when the version
-// of that time was removed, also after a checkpoint was loaded (E3).
+// of that time was removed, also after a checkpoint was loaded.
 func TestDroppedVersionsLeaveGaps(t *testing.T) {
 	db, c := openTemp(t), newChain()
 	for i := 1; i <= 4; i++ {

@@ -197,7 +197,7 @@ func TestLoadCheckpointWithOneEntryTwice(t *testing.T) {
 	}
 }
 
-// A version whose object the checkpoint does not list is set aside (E23).
+// A version whose object the checkpoint does not list is set aside.
 func TestLoadCheckpointSetsDanglingNamesAside(t *testing.T) {
 	c, root, shards := loadable(t)
 	i := indexOf(root, format.TableObjects)

@@ -9,7 +9,7 @@ import (
 
 const module = "github.com/swampd/swampd/"
 
-// below lists, for each package of the engine, the packages of this module that
+// forbidden lists, for each package of the engine, the packages of this module that
 // it must not import, directly or through others, tests not counted.
 var forbidden = map[string][]string{
 	"backend":          {"writer", "datastore", "checkout", "retention", "cmd", "internal"},

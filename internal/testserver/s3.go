@@ -3,6 +3,7 @@ package testserver
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -148,17 +149,17 @@ func removeAbandoned(in string) {
 // launch starts the server on a port that was free a moment ago, and once more
 // on another if somebody took it meanwhile.
 func (s *S3Server) launch(bin string) error {
-	data := filepath.Join(s.dir, "data")
-	if err := os.Mkdir(data, 0o700); err != nil {
+	data, old := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "versions")
+	err := errors.Join(os.Mkdir(data, 0o700), os.Mkdir(old, 0o700))
+	if err != nil {
 		return err
 	}
-	var err error
 	for range 5 {
 		var port string
 		if port, err = freePort(); err != nil {
 			return err
 		}
-		args := []string{"--port", port, "--access", s.access, "--secret", s.secret, "--region", s3Region, "--quiet", "--keep-alive", "posix"}
+		args := []string{"--port", port, "--access", s.access, "--secret", s.secret, "--region", s3Region, "--quiet", "--keep-alive", "posix", "--versioning-dir", old}
 		if !hasXattr(data) {
 			args = append(args, "--sidecar", filepath.Join(s.dir, "meta"))
 			if err := os.MkdirAll(filepath.Join(s.dir, "meta"), 0o700); err != nil {
@@ -194,7 +195,7 @@ func (s *S3Server) awaitReady() error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, err := s.do(ctx, http.MethodGet, "/")
+		status, err := s.do(ctx, http.MethodGet, "/", "")
 		if err == nil && status == http.StatusOK {
 			return nil
 		}
@@ -208,13 +209,13 @@ func (s *S3Server) awaitReady() error {
 	}
 }
 
-// do sends one signed request without a body and returns the status.
-func (s *S3Server) do(ctx context.Context, method, path string) (int, error) {
-	req, err := http.NewRequestWithContext(ctx, method, s.endpoint+path, nil)
+// do sends one signed request and returns the status.
+func (s *S3Server) do(ctx context.Context, method, path, body string) (int, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.endpoint+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err
 	}
-	req.Header.Set("X-Amz-Content-Sha256", emptySHA256)
+	req.Header.Set("X-Amz-Content-Sha256", fmt.Sprintf("%x", sha256.Sum256([]byte(body))))
 	if err := s.sign(req); err != nil {
 		return 0, err
 	}
@@ -225,8 +226,6 @@ func (s *S3Server) do(ctx context.Context, method, path string) (int, error) {
 	}
 	return resp.StatusCode, resp.Body.Close()
 }
-
-const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 // sign signs a request (again) with the server's key.
 func (s *S3Server) sign(r *http.Request) error {
@@ -265,13 +264,41 @@ func (s *S3Server) NewBucket(t testing.TB) string {
 	if s.external != nil {
 		return s.newPrefix(t)
 	}
-	bucket := "t-" + randomHex(10)
-	status, err := s.do(t.Context(), http.MethodPut, "/"+bucket)
-	if err != nil || status != http.StatusOK {
-		t.Fatalf("testserver: making the bucket %s: status %d, %v\n%s", bucket, status, err, s.proc.output())
+	return s.URL(s.makeBucket(t), "store")
+}
+
+// NewVersionedBucket is NewBucket for a bucket that keeps old versions, and marks
+// for what was deleted. It is for own servers only.
+func (s *S3Server) NewVersionedBucket(t testing.TB) string {
+	t.Helper()
+	if s.external != nil {
+		t.Skipf("%s is set: this test needs a server of its own", S3URLVariable)
 	}
-	t.Cleanup(func() { os.RemoveAll(filepath.Join(s.dir, "data", bucket)) })
+	bucket := s.makeBucket(t)
+	const on = `<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status></VersioningConfiguration>`
+	s.mustDo(t, "/"+bucket+"?versioning=", on)
 	return s.URL(bucket, "store")
+}
+
+func (s *S3Server) makeBucket(t testing.TB) string {
+	t.Helper()
+	bucket := "t-" + randomHex(10)
+	s.mustDo(t, "/"+bucket, "")
+	t.Cleanup(func() {
+		for _, dir := range []string{"data", "versions"} {
+			os.RemoveAll(filepath.Join(s.dir, dir, bucket))
+		}
+	})
+	return bucket
+}
+
+// mustDo sends one PUT.
+func (s *S3Server) mustDo(t testing.TB, path, body string) {
+	t.Helper()
+	status, err := s.do(t.Context(), http.MethodPut, path, body)
+	if err != nil || status != http.StatusOK {
+		t.Fatalf("testserver: PUT %s: status %d, %v\n%s", path, status, err, s.proc.output())
+	}
 }
 
 // URL returns the address of a prefix in any bucket of an own server.
