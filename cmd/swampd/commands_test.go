@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -270,30 +269,13 @@ func TestADamagedStoreIsDescribed(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
 	c.file("x", strings.Repeat("x", 10))
-	random := make([]byte, 1<<20)
-	rand.Read(random)
-	c.file("large", string(random))
+	c.random("large", 1<<20)
 	c.ok("put", ".")
 	data, err := filepath.Glob(filepath.Join(c.store(), "data", "*"))
 	if err != nil || len(data) != 1 {
 		t.Fatal(data, err)
 	}
-	damage := func(name string, at int64) {
-		t.Helper()
-		f, err := os.OpenFile(name, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		b := make([]byte, 1)
-		if _, err := f.ReadAt(b, at); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt([]byte{b[0] ^ 1}, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	damage(data[0], 1000)
+	flip(t, data[0], 1000)
 	c.ok("verify")
 	if r := c.run("verify", "--read-data").wantCode(1).wantErr("damaged"); !strings.Contains(r.out, "DAMAGED") || !strings.Contains(r.out, "large") {
 		t.Error(r.out)
@@ -310,7 +292,7 @@ func TestADamagedStoreIsDescribed(t *testing.T) {
 	if r := c.run("verify").wantCode(1); !strings.Contains(r.out, "missing") {
 		t.Error(r.out)
 	}
-	damage(filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
+	flip(t, filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
 	other := filepath.Join(c.base, "nothing-known")
 	c.run("ls", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "swampd verify").wantPlain()
 	r := c.run("verify", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "copy of the store").wantPlain()
