@@ -15,6 +15,7 @@ import (
 func session(t *testing.T, extra ...string) string {
 	c := newCLI(t)
 	c.env = append(c.env, "SWAMPD_STORE="+c.store())
+	c.sound(c.store())
 	old := time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC)
 	for name, content := range map[string]string{
 		"readme.txt": "hello\n", "docs/plan.md": "# plan\n", "docs/old/notes.md": "", "docs-2/x.bin": strings.Repeat("x", 5000),
@@ -268,6 +269,7 @@ func TestACommandUnderAnIDIsDoneOnce(t *testing.T) {
 func TestADamagedStoreIsDescribed(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
+	c.damaged = true
 	c.file("x", strings.Repeat("x", 10))
 	c.random("large", 1<<20)
 	c.ok("put", ".")

@@ -76,6 +76,7 @@ func files(t *testing.T, dir string) string {
 func TestGetGoesOnWithoutWhatIsDamaged(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
+	c.damaged = true
 	want := map[string][]byte{}
 	for name, n := range map[string]int{"d/large": 3 << 20, "d/a": 300 << 10, "d/b": 300 << 10, "d/c": 300 << 10, "small": 100, "empty": 0} {
 		want[name] = c.random(name, n)
@@ -165,6 +166,7 @@ func TestGetGoesOnWithoutWhatIsDamaged(t *testing.T) {
 func TestTheFirstDamagedFilesAreNamed(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
+	c.damaged = true
 	for i := range 12 {
 		c.random(fmt.Sprintf("f%02d", i), 100<<10)
 	}

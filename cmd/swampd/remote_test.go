@@ -12,9 +12,18 @@ import (
 	"github.com/swampd/swampd/internal/testserver"
 )
 
-// use makes all commands use a store.
+// use makes all commands use a store, and the test end with a check of every
+// byte in it, if there is a datastore by then.
 func (c *cli) use(store string, env ...string) *cli {
 	c.env = append(append(c.env, "SWAMPD_STORE="+store), env...)
+	c.t.Cleanup(func() {
+		if c.damaged {
+			return
+		}
+		if r := c.run("verify", "--read-data", "--json"); r.code != 0 && !strings.Contains(r.err, `"kind":"no-datastore"`) {
+			c.t.Errorf("at the end: %s%s", r.out, r.err)
+		}
+	})
 	return c
 }
 
@@ -89,6 +98,7 @@ func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCLI(t).use(test.store, test.env...)
+			c.damaged = true
 			c.file("x", "x")
 			for _, args := range [][]string{{"init"}, {"ls"}, {"put", "x"}} {
 				c.run(args...).wantCode(1).wantErr(test.words...).wantPlain().wantOut("")
