@@ -39,7 +39,7 @@ are complete stay. With --skip-damaged some of these files are named, all others
 are written, and the exit code is 1 if any was left out.
 
 --json: one object {"store","slot","directory","written","bytes","unchanged",
-"damaged","problems","seconds"}.`
+"damaged","problems":[{"path","error"}],"seconds"}.`
 
 type getFlags struct {
 	dir, at     string
