@@ -27,6 +27,10 @@ const asProgram = "SWAMPD_TEST_AS_PROGRAM"
 // hangEnv makes it a program that does not end when its context does.
 const hangEnv = "SWAMPD_TEST_HANG"
 
+// hurryEnv makes its time be over when its standard input ends: nobody wants to
+// wait for the minute that a commit is given.
+const hurryEnv = "SWAMPD_TEST_HURRY"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(hangEnv) != "" {
 		ctx, _ := watchSignals(context.Background())
@@ -34,6 +38,14 @@ func TestMain(m *testing.M) {
 		<-ctx.Done()
 		fmt.Fprintln(os.Stderr, "interrupted")
 		select {}
+	}
+	if os.Getenv(hurryEnv) != "" {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			cancel(context.DeadlineExceeded)
+		}()
+		os.Exit(run(ctx, os.Args[1:], nil, os.Stdout, os.Stderr))
 	}
 	if os.Getenv(asProgram) != "" {
 		os.Unsetenv(asProgram)
