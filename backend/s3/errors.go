@@ -35,6 +35,8 @@ type failure struct {
 	code   string
 	status int
 	head   bool // of a HEAD, whose answers have no body
+	// elsewhere: the bucket is served, but in another region or at another address.
+	elsewhere bool
 	// says is the failure for people, without the SDK's wrapping.
 	says string
 	// sentinel of package backend that the answer means whatever was asked, or
@@ -46,6 +48,11 @@ type failure struct {
 func (f *failure) Error() string { return f.says }
 
 func (f *failure) Unwrap() error { return f.cause }
+
+// WrongRegion says that the bucket is to be looked for in another region or at
+// another address. It is for programs that tell that apart; the text names the
+// region, where the store did.
+func (f *failure) WrongRegion() bool { return f.elsewhere }
 
 // as gives a failure the meaning that it has for the caller.
 func (f *failure) as(sentinel error) error {
@@ -230,6 +237,7 @@ func answerText(ex *exchange, code string, status int, message, hint string) str
 var expecting = regexp.MustCompile(`expecting '([a-zA-Z0-9-]+)'`)
 
 func (f *failure) regionHint(d *Driver, ex *exchange, message string) string {
+	f.elsewhere = true
 	region := ex.region
 	if m := expecting.FindStringSubmatch(message); region == "" && m != nil {
 		region = m[1]

@@ -100,7 +100,9 @@ Exit codes:
 
 With --json every command writes one JSON object, or one object per line where
 its help says "stream", on standard output; an error is one JSON object
-{"error","kind","exit_code",…} on standard error. Sizes are bytes, times RFC 3339.`
+{"error","kind","exit_code","hint","detail","commit","problems":[{"path","error"}],
+"problem_count"} on standard error, without what does not apply. Sizes are bytes,
+times RFC 3339.`
 
 func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 func session(t *testing.T, extra ...string) string {
 	c := newCLI(t)
 	c.env = append(c.env, "SWAMPD_STORE="+c.store())
+	c.sound(c.store())
 	old := time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC)
 	for name, content := range map[string]string{
 		"readme.txt": "hello\n", "docs/plan.md": "# plan\n", "docs/old/notes.md": "", "docs-2/x.bin": strings.Repeat("x", 5000),
@@ -33,7 +33,7 @@ func session(t *testing.T, extra ...string) string {
 	do("log")
 	do("put", ".", "--exclude", "build/", "-m", "the first\nwith a second line")
 	do("put", ".", "--exclude", "build/")
-	tr.doIn(strings.NewReader("from a pipe\n"), append([]string{"put", "-", "--as", "docs/piped.txt", "--tag", "a=b", "--content-type", "text/plain", "--lifetime", "720h"}, extra...)...)
+	tr.doIn(strings.NewReader("from a pipe\n"), append([]string{"put", "-", "--as", "docs/piped.txt", "--tag", "a=b", "--content-type", "text/plain", "--lifetime", "720h", "--keep", "last:3", "--keep", "daily:7"}, extra...)...)
 	do("ls")
 	do("ls", "-l", "docs")
 	do("ls", "-l", "readme.txt")
@@ -55,6 +55,7 @@ func session(t *testing.T, extra ...string) string {
 	do("log", "--all")
 	do("log", "readme.txt")
 	do("log", "docs-2/x.bin")
+	do("log", "docs/piped.txt")
 	do("log", "docs")
 	do("log", "--id", "018f0000-0000-7000-8000-000000000000")
 	do("diff", "-1")
@@ -67,6 +68,9 @@ func session(t *testing.T, extra ...string) string {
 	do("get", "--at", "-3", "readme.txt", "-o", "../out")
 	do("get", "--at", "-3", "readme.txt", "-o", "../out", "--force")
 	do("get", "nothing", "-o", "../out")
+	for range 2 {
+		do("rm", "docs/plan.md", "--id", "018f0000-0000-7000-8000-000000000001")
+	}
 	do("verify")
 	do("verify", "--read-data")
 	do("doctor")
@@ -127,6 +131,70 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 		if r := c.ok(name, "--help"); !strings.Contains(r.out, "--json: ") {
 			t.Errorf("%s --help does not say what --json gives", name)
 		}
+	}
+}
+
+// Each key that a command writes with --json stands in its help, in that of "ls"
+// where it says so, or, for errors, in that of the program.
+func TestEachJSONKeyIsDocumented(t *testing.T) {
+	t.Parallel()
+	transcript, err := os.ReadFile(filepath.Join("testdata", "session-json.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCLI(t)
+	helps := map[string]string{}
+	help := func(args ...string) string {
+		name := strings.Join(args, " ")
+		if helps[name] == "" {
+			helps[name] = c.ok(append(args, "--help")...).out
+			if strings.Contains(helps[name], `as in "ls --json"`) {
+				helps[name] += c.ok("ls", "--help").out
+			}
+		}
+		return helps[name]
+	}
+	var check func(where, text string, v any)
+	check = func(where, text string, v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				check(where, text, e)
+			}
+		case map[string]any:
+			for k, e := range v {
+				if !strings.Contains(text, `"`+k+`"`) {
+					t.Errorf("%s --json writes %q, of which its help says nothing", where, k)
+				}
+				if k != "tags" { // whose keys are the user's
+					check(where, text, e)
+				}
+			}
+		}
+	}
+	command, checked := "", map[string]bool{}
+	for line := range strings.SplitSeq(string(transcript), "\n") {
+		if words := strings.Fields(line); len(words) > 2 && words[0] == "$" {
+			command = words[2]
+		}
+		data, isError := strings.CutPrefix(line, "! ")
+		if !strings.HasPrefix(data, "{") {
+			continue
+		}
+		var v any
+		data = strings.NewReplacer(`:SECONDS`, `:0`, `:N,`, `:0,`).Replace(data)
+		if err := json.Unmarshal([]byte(data), &v); err != nil {
+			t.Fatalf("%v: %s", err, data)
+		}
+		if isError {
+			check("an error with", help(), v)
+			continue
+		}
+		checked[command] = true
+		check("swampd "+command, help(command), v)
+	}
+	if len(checked) < 11 {
+		t.Errorf("only %v were looked at", checked)
 	}
 }
 
@@ -269,31 +337,15 @@ func TestACommandUnderAnIDIsDoneOnce(t *testing.T) {
 func TestADamagedStoreIsDescribed(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
+	c.damaged = true
 	c.file("x", strings.Repeat("x", 10))
-	random := make([]byte, 1<<20)
-	rand.Read(random)
-	c.file("large", string(random))
+	c.random("large", 1<<20)
 	c.ok("put", ".")
 	data, err := filepath.Glob(filepath.Join(c.store(), "data", "*"))
 	if err != nil || len(data) != 1 {
 		t.Fatal(data, err)
 	}
-	damage := func(name string, at int64) {
-		t.Helper()
-		f, err := os.OpenFile(name, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		b := make([]byte, 1)
-		if _, err := f.ReadAt(b, at); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.WriteAt([]byte{b[0] ^ 1}, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	damage(data[0], 1000)
+	flip(t, data[0], 1000)
 	c.ok("verify")
 	if r := c.run("verify", "--read-data").wantCode(1).wantErr("damaged"); !strings.Contains(r.out, "DAMAGED") || !strings.Contains(r.out, "large") {
 		t.Error(r.out)
@@ -310,7 +362,7 @@ func TestADamagedStoreIsDescribed(t *testing.T) {
 	if r := c.run("verify").wantCode(1); !strings.Contains(r.out, "missing") {
 		t.Error(r.out)
 	}
-	damage(filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
+	flip(t, filepath.Join(c.store(), "commits", "00000000000000000002"), 200)
 	other := filepath.Join(c.base, "nothing-known")
 	c.run("ls", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "swampd verify").wantPlain()
 	r := c.run("verify", "--state-dir", other).wantCode(1).wantErr("commits/00000000000000000002", "copy of the store").wantPlain()

@@ -9,9 +9,9 @@ import (
 
 func TestTheFirstPutMakesTheDefaultDatastore(t *testing.T) {
 	t.Parallel()
-	c := newCLI(t)
+	c := newCLI(t).withDefault()
 	c.file("a/b", "b")
-	place := filepath.Join(c.base, "data", "swampd", "default")
+	place := c.defaultStore()
 	for _, args := range [][]string{{"ls"}, {"cat", "x"}, {"get", "."}, {"rm", "x"}, {"log"}, {"diff", "1"}, {"verify"}} {
 		c.run(args...).wantCode(1).wantErr(place, "SWAMPD_STORE", "swampd put PATH")
 		if _, err := os.Stat(place); err == nil {
@@ -29,7 +29,7 @@ func TestTheFirstPutMakesTheDefaultDatastore(t *testing.T) {
 
 func TestTwoFirstPutsAtOnceUseOneDefaultDatastore(t *testing.T) {
 	t.Parallel()
-	c := newCLI(t)
+	c := newCLI(t).withDefault()
 	c.file("one", "1")
 	c.file("two", "2")
 	codes := make(chan int)
@@ -52,7 +52,7 @@ func TestTwoFirstPutsAtOnceUseOneDefaultDatastore(t *testing.T) {
 
 func TestInitAndOtherCommandsCanUseTheDefaultDatastore(t *testing.T) {
 	t.Parallel()
-	c := newCLI(t)
+	c := newCLI(t).withDefault()
 	c.ok("init")
 	c.ok("ls").wantOut("")
 	c.run("init").wantCode(1).wantErr("there is a datastore already")
@@ -60,7 +60,7 @@ func TestInitAndOtherCommandsCanUseTheDefaultDatastore(t *testing.T) {
 
 func TestAPutOfTheHomeDirectoryLeavesTheDatastoreItselfOut(t *testing.T) {
 	t.Parallel()
-	c := newCLI(t)
+	c := newCLI(t).withDefault()
 	c.file("x", "x")
 	c.dir = c.base
 	for range 2 {
@@ -72,9 +72,18 @@ func TestAPutOfTheHomeDirectoryLeavesTheDatastoreItselfOut(t *testing.T) {
 	c.ok("put", ".", "-s", c.storeAt("elsewhere"), "--exclude", "work", "--state-dir", filepath.Join(c.base, "other-state")).wantErr("left out elsewhere", "left out other-state")
 }
 
+func (c *cli) defaultStore() string { return filepath.Join(c.base, "data", "swampd", "default") }
+
+// withDefault makes the test end with a check of the default datastore.
+func (c *cli) withDefault() *cli {
+	c.sound(c.defaultStore())
+	return c
+}
+
 func (c *cli) storeAt(name string) string {
 	c.t.Helper()
 	dir := filepath.Join(c.base, name)
 	c.ok("init", dir)
+	c.sound(dir)
 	return dir
 }

@@ -112,6 +112,11 @@ func (a *app) explain(ctx context.Context, err error) errorJSON {
 			// the configuration that goes with it.
 			e.Kind, e.ExitCode, e.Hint = "address", exitUsage, "correct the address of the store, or the configuration that it needs"
 		}
+		var place interface{ WrongRegion() bool }
+		if errors.As(err, &place) && place.WrongRegion() && e.Kind != "unconfirmed" {
+			e.Kind, e.ExitCode = "wrong-region", exitFailed
+			e.Hint = "put the region of the bucket into the address of the store (?region=NAME), or into AWS_REGION"
+		}
 		if e.Kind == "failed" && offline(err) {
 			e.Kind, e.Hint = "unreachable", "check the network and the address; details: swampd doctor"
 		}

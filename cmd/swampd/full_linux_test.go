@@ -63,6 +63,7 @@ func TestAFullDiskIsSaidToBeFull(t *testing.T) {
 	}
 	// The store itself is no local file.
 	c.ok("init", small+"/store")
+	c.sound(small + "/store")
 	if e := c.wantKind("full", "put", "x", "-s", small+"/store"); strings.Contains(e.Hint, "--state-dir") {
 		t.Errorf("%+v", e)
 	}
@@ -73,6 +74,7 @@ func TestAReadOnlyDisk(t *testing.T) {
 	c := newCLI(t)
 	disk := c.mounted("disk", "size=9m")
 	c.env = append(c.env, "SWAMPD_STORE="+disk+"/store")
+	c.sound(disk + "/store")
 	c.ok("init")
 	c.file("x", "x")
 	c.ok("put", "x")

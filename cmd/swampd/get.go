@@ -5,21 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/datastore"
 )
 
@@ -36,12 +34,21 @@ written, unless --force says that such files may be replaced. Files that are not
 in the state are never touched. A state can hold a file and a directory of the
 same name; a disk cannot, so get refuses them: name one of them.
 
+The first content that is damaged, missing or removed ends the command; files that
+are complete stay. With --skip-damaged some of these files are named, all others
+are written, and the exit code is 1 if any was left out.
+
 --json: one object {"store","slot","directory","written","bytes","unchanged",
-"seconds"}.`
+"damaged","problems":[{"path","error"}],"seconds"}.`
+
+type getFlags struct {
+	dir, at     string
+	force       bool
+	skipDamaged bool
+}
 
 func (a *app) getCommand() *cobra.Command {
-	var dir, at string
-	var force bool
+	var f getFlags
 	cmd := &cobra.Command{
 		Use:     "get PATH…",
 		Short:   "Write files and directories of a state to disk",
@@ -49,10 +56,11 @@ func (a *app) getCommand() *cobra.Command {
 		Example: "  swampd get docs/plan.md\n  swampd get . -o restored --at 12",
 		Args:    atLeastOne("PATH", "swampd get . gets everything"),
 	}
-	cmd.RunE = a.run(func(ctx context.Context, args []string) error { return a.get(ctx, args, dir, at, force) })
-	cmd.Flags().StringVarP(&dir, "output", "o", ".", "write into `DIR`, which is made if it is missing")
-	cmd.Flags().BoolVar(&force, "force", false, "replace files that differ")
-	addAt(cmd, &at)
+	cmd.RunE = a.run(func(ctx context.Context, args []string) error { return a.get(ctx, args, &f) })
+	cmd.Flags().StringVarP(&f.dir, "output", "o", ".", "write into `DIR`, which is made if it is missing")
+	cmd.Flags().BoolVar(&f.force, "force", false, "replace files that differ")
+	cmd.Flags().BoolVar(&f.skipDamaged, "skip-damaged", false, "go on without files whose content is damaged or missing")
+	addAt(cmd, &f.at)
 	return cmd
 }
 
@@ -60,11 +68,10 @@ func (a *app) getCommand() *cobra.Command {
 type getting struct {
 	a       *app
 	s       *datastore.Store
-	at      uint64
+	slot    uint64
 	targets []target
-	dir     string
-	force   bool
-	meter   *meter
+	getFlags
+	meter *meter
 
 	written, bytes, unchanged atomic.Int64
 
@@ -73,12 +80,12 @@ type getting struct {
 	count    int
 }
 
-func (a *app) get(ctx context.Context, args []string, dir, at string, force bool) (err error) {
+func (a *app) get(ctx context.Context, args []string, f *getFlags) (err error) {
 	began := time.Now()
-	if dir == "" {
+	if f.dir == "" {
 		return usagef("write -o . for the directory you are in", "-o: the name of the directory is empty")
 	}
-	g := &getting{a: a, dir: dir, force: force, meter: a.meter("getting")}
+	g := &getting{a: a, getFlags: *f, meter: a.meter("getting")}
 	defer g.meter.stop()
 	if g.targets, err = targets(args); err != nil {
 		return err
@@ -87,7 +94,7 @@ func (a *app) get(ctx context.Context, args []string, dir, at string, force bool
 		return err
 	}
 	defer shut(g.s, &err)
-	if g.at, err = state(ctx, g.s, at); err != nil {
+	if g.slot, err = state(ctx, g.s, f.at); err != nil {
 		return err
 	}
 	if err := g.resolve(ctx); err != nil {
@@ -100,12 +107,36 @@ func (a *app) get(ctx context.Context, args []string, dir, at string, force bool
 		return err
 	}
 	g.meter.stop()
-	if a.json {
-		return a.emit(getJSON{
-			Store: g.s.URL(), Slot: g.at, Directory: dir, Written: g.written.Load(), Bytes: g.bytes.Load(),
-			Unchanged: g.unchanged.Load(), Seconds: time.Since(began).Seconds(),
-		})
+	return g.tell(began)
+}
+
+// tell writes the result.
+func (g *getting) tell(began time.Time) error {
+	slices.SortFunc(g.problems, func(x, y problem) int { return strings.Compare(x.Path, y.Path) })
+	if g.a.json {
+		if err := g.a.emit(getJSON{
+			Store: g.s.URL(), Slot: g.slot, Directory: g.dir, Written: g.written.Load(), Bytes: g.bytes.Load(),
+			Unchanged: g.unchanged.Load(), Damaged: int64(g.count), Problems: g.problems, Seconds: time.Since(began).Seconds(),
+		}); err != nil {
+			return err
+		}
+	} else if err := g.a.printf("%s\n", g.text(time.Since(began))); err != nil {
+		return err
 	}
+	if g.count == 0 {
+		return nil
+	}
+	are := " are"
+	if g.count == 1 {
+		are = " is"
+	}
+	return &refusal{
+		kind: "damaged", text: count(int64(g.count), "file") + are + " damaged or missing in the store; all others were written",
+		problems: g.problems, count: g.count, hint: "find out how much is damaged with: swampd verify --read-data",
+	}
+}
+
+func (g *getting) text(d time.Duration) string {
 	same := ""
 	if n := g.unchanged.Load(); n > 0 {
 		was := " were"
@@ -114,7 +145,7 @@ func (a *app) get(ctx context.Context, args []string, dir, at string, force bool
 		}
 		same = "; " + count(n, "file") + was + " there already"
 	}
-	return a.printf("wrote %s (%s) to %s in %s%s\n", count(g.written.Load(), "file"), size(g.bytes.Load()), printable(dir), took(time.Since(began)), same)
+	return fmt.Sprintf("wrote %s (%s) to %s in %s%s", count(g.written.Load(), "file"), size(g.bytes.Load()), printable(g.dir), took(d), same)
 }
 
 // resolve finds out what each target is, and drops those that another contains.
@@ -123,14 +154,14 @@ func (g *getting) resolve(ctx context.Context) error {
 	for _, t := range g.targets {
 		isFile, isDir := false, t.path == ""
 		if !t.dir {
-			_, err := g.s.Stat(ctx, t.path, g.at)
+			_, err := g.s.Stat(ctx, t.path, g.slot)
 			if err != nil && !isNotFound(err) {
 				return err
 			}
 			isFile = err == nil
 		}
 		if !isDir {
-			for _, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.at}) {
+			for _, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.slot}) {
 				if err != nil {
 					return err
 				}
@@ -139,10 +170,10 @@ func (g *getting) resolve(ctx context.Context) error {
 			}
 		}
 		if !isFile && !isDir {
-			return g.a.missing(t.path, g.at, nil)
+			return g.a.missing(t.path, g.slot, nil)
 		}
 		if isFile && isDir {
-			return twoOfOneName(t.path, g.at)
+			return twoOfOneName(t.path, g.slot)
 		}
 		if isFile {
 			all = append(all, target{path: t.path})
@@ -191,7 +222,7 @@ func (g *getting) versions(ctx context.Context) iter.Seq2[datastore.Version, err
 	return func(yield func(datastore.Version, error) bool) {
 		for _, t := range g.targets {
 			if !t.dir {
-				v, err := g.s.Stat(ctx, t.path, g.at)
+				v, err := g.s.Stat(ctx, t.path, g.slot)
 				if err != nil {
 					v = &datastore.Version{}
 				}
@@ -201,9 +232,9 @@ func (g *getting) versions(ctx context.Context) iter.Seq2[datastore.Version, err
 				continue
 			}
 			var names clashes
-			for v, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.at}) {
+			for v, err := range g.s.List(ctx, &datastore.ListOptions{Prefix: t.prefix(), At: g.slot}) {
 				if file := names.add(v.Path); err == nil && file != "" {
-					err = twoOfOneName(file, g.at)
+					err = twoOfOneName(file, g.slot)
 				}
 				if !yield(v, err) || err != nil {
 					return
@@ -239,92 +270,6 @@ func twoOfOneName(name string, at uint64) error {
 	}
 }
 
-// survey learns how much there is to do, where people watch, and, before
-// anything is written, whether files are in the way.
-func (g *getting) survey(ctx context.Context) error {
-	var root *os.Root
-	if !g.force {
-		var err error
-		root, err = os.OpenRoot(g.dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // then nothing is in the way
-		}
-		if err != nil {
-			return outputError(g.dir, err)
-		}
-		if root != nil {
-			defer root.Close()
-			if empty(root) {
-				root = nil
-			}
-		}
-	}
-	if root == nil && !g.a.errTerm {
-		return nil
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.NumCPU())
-	look := presence{root: root}
-	lastBlocked := ""
-	for v, err := range g.versions(ctx) {
-		if err != nil {
-			return errors.Join(err, group.Wait())
-		}
-		switch there, blocked := look.at(v.Path); {
-		case blocked != "":
-			if blocked != lastBlocked {
-				g.inTheWay(blocked, errNoDirectory)
-			}
-			lastBlocked = blocked
-		case !there:
-			g.meter.expect(v.Size)
-		default:
-			group.Go(func() error { return g.compare(ctx, root, &v) })
-		}
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if g.count == 0 {
-		return nil
-	}
-	text := humanize.Comma(int64(g.count)) + " files are in the way, so nothing was written"
-	if g.count == 1 {
-		text = "1 file is in the way, so nothing was written"
-	}
-	return &refusal{
-		kind: "in-the-way", text: text, problems: g.problems, count: g.count,
-		hint: "write elsewhere with -o DIR, or replace files that differ with --force",
-	}
-}
-
-// compare notes v as a problem if something else has its name.
-func (g *getting) compare(ctx context.Context, root *os.Root, v *datastore.Version) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	same, err := sameContent(root, v.Path, v)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		g.meter.expect(v.Size)
-		return nil
-	case err == nil && same:
-		return nil
-	case err == nil:
-		err = errDiffers
-	}
-	g.inTheWay(v.Path, err)
-	return nil
-}
-
-func (g *getting) inTheWay(name string, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.count++; len(g.problems) < maxProblems {
-		g.problems = append(g.problems, problem{name, ioReason(err)})
-	}
-}
-
 // fetch reads the contents and writes the files.
 func (g *getting) fetch(ctx context.Context) (err error) {
 	if err := os.MkdirAll(g.dir, 0o777); err != nil {
@@ -335,7 +280,7 @@ func (g *getting) fetch(ctx context.Context) (err error) {
 		return outputError(g.dir, err)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	return g.s.Fetch(ctx, g.missing(ctx, r), nil, func(_ context.Context, v datastore.Version, content io.Reader) error {
+	return g.s.Fetch(ctx, g.missing(ctx, r), &datastore.FetchOptions{Damaged: g.damaged}, func(_ context.Context, v datastore.Version, content io.Reader) error {
 		// What is in memory already cannot fail and is written in one call; else
 		// it has to be told whose fault an error is.
 		var counted *countingReader
@@ -356,6 +301,41 @@ func (g *getting) fetch(ctx context.Context) (err error) {
 		g.bytes.Add(v.Size)
 		return nil
 	})
+}
+
+// damaged notes v as left out, or is the error that ends everything.
+func (g *getting) damaged(v datastore.Version, err error) error {
+	reason := damageReason(v.Path, err)
+	if g.skipDamaged {
+		g.note(v.Path, reason)
+		return nil
+	}
+	kind := "corrupt"
+	if errors.Is(err, datastore.ErrGone) {
+		kind = "gone"
+	}
+	return &refusal{
+		kind: kind, err: err, text: v.Path + ": " + reason,
+		hint: "get all other files with --skip-damaged; find out how much is damaged with: swampd verify --read-data",
+	}
+}
+
+// note keeps the first problems and counts all.
+func (g *getting) note(name, reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.count++; len(g.problems) < maxProblems {
+		g.problems = append(g.problems, problem{name, reason})
+	}
+}
+
+// damageReason is why the content of path cannot be had, without the path.
+func damageReason(path string, err error) string {
+	var at *backend.Error
+	if errors.As(err, &at) && errors.Is(at.Err, backend.ErrNotFound) {
+		return "its content is missing from the store: " + at.Key
+	}
+	return strings.TrimPrefix(plain(err), path+": ")
 }
 
 // missing yields the versions that are not there yet. Without force, survey has
@@ -386,62 +366,6 @@ func (g *getting) missing(ctx context.Context, r *restorer) iter.Seq2[datastore.
 			}
 		}
 	}
-}
-
-// presence answers cheaply, for paths in order, whether a file may be there:
-// not in a directory that is not.
-type presence struct {
-	root    *os.Root
-	absent  string // the last directory that was found missing
-	there   string // the last one that was found
-	blocked string // the last one that was found to be something else, as a link
-}
-
-// at says whether the file name may be there. blocked is what has the name of a
-// directory on the way to it and is none: what is behind a link was not asked for.
-func (p *presence) at(name string) (there bool, blocked string) {
-	if p.root == nil {
-		return false, ""
-	}
-	dir := path.Dir(name)
-	switch {
-	case dir == "." || dir == p.there:
-		return true, ""
-	case p.absent != "" && below(dir, p.absent):
-		return false, ""
-	case p.blocked != "" && below(dir, p.blocked):
-		return false, p.blocked
-	}
-	// The topmost missing directory spares most looks.
-	for end := 0; end < len(dir); {
-		if i := strings.IndexByte(dir[end:], '/'); i >= 0 {
-			end += i
-		} else {
-			end = len(dir)
-		}
-		switch info, err := p.root.Lstat(dir[:end]); {
-		case errors.Is(err, fs.ErrNotExist):
-			p.absent = dir[:end]
-			return false, ""
-		case err == nil && !info.IsDir():
-			p.blocked = dir[:end]
-			return false, p.blocked
-		}
-		end++
-	}
-	p.there = dir
-	return true, ""
-}
-
-// empty says whether a directory holds nothing.
-func empty(root *os.Root) bool {
-	f, err := root.Open(".")
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(1)
-	return len(names) == 0 && err == io.EOF
 }
 
 // outputError is a failure of the local disk, not of the datastore.

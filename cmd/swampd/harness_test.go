@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/swampd/swampd/datastore"
 	"github.com/swampd/swampd/internal/testserver"
 )
 
@@ -26,6 +27,10 @@ const asProgram = "SWAMPD_TEST_AS_PROGRAM"
 // hangEnv makes it a program that does not end when its context does.
 const hangEnv = "SWAMPD_TEST_HANG"
 
+// hurryEnv makes its time be over when its standard input ends: nobody wants to
+// wait for the minute that a commit is given.
+const hurryEnv = "SWAMPD_TEST_HURRY"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(hangEnv) != "" {
 		ctx, _ := watchSignals(context.Background())
@@ -33,6 +38,14 @@ func TestMain(m *testing.M) {
 		<-ctx.Done()
 		fmt.Fprintln(os.Stderr, "interrupted")
 		select {}
+	}
+	if os.Getenv(hurryEnv) != "" {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			cancel(context.DeadlineExceeded)
+		}()
+		os.Exit(run(ctx, os.Args[1:], nil, os.Stdout, os.Stderr))
 	}
 	if os.Getenv(asProgram) != "" {
 		os.Unsetenv(asProgram)
@@ -47,6 +60,8 @@ type cli struct {
 	base string // holds everything
 	dir  string // working directory of commands
 	env  []string
+
+	damaged bool // the test damages its store, so it is not checked at the end
 }
 
 func newCLI(t *testing.T) *cli {
@@ -78,7 +93,33 @@ func (c *cli) withStore() *cli {
 	c.t.Helper()
 	c.env = append(c.env, "SWAMPD_STORE="+c.store())
 	c.ok("init")
+	c.sound(c.store())
 	return c
+}
+
+// sound makes the test end with a check of every byte of the datastore in a
+// directory, as use does for one in a bucket. In this process, since starting
+// the program for each test costs as much as many of the tests.
+func (c *cli) sound(dir string) {
+	c.t.Cleanup(func() {
+		if c.damaged {
+			return
+		}
+		s, err := datastore.Open(context.Background(), dir, &datastore.Options{StateDir: filepath.Join(c.base, "state-of-sound")})
+		if errors.Is(err, datastore.ErrNotFound) {
+			return // the test made none
+		}
+		if err != nil {
+			c.t.Errorf("at the end: %v", err)
+			return
+		}
+		r, err := s.Verify(context.Background(), &datastore.VerifyOptions{ReadData: true})
+		if err := errors.Join(err, s.Close()); err != nil {
+			c.t.Errorf("at the end: %v", err)
+		} else if !r.OK() {
+			c.t.Errorf("at the end the store is damaged: %+v", r.Findings)
+		}
+	})
 }
 
 func (c *cli) store() string { return filepath.Join(c.base, "store") }

@@ -55,13 +55,15 @@ type putJSON struct {
 
 // getJSON: swampd get.
 type getJSON struct {
-	Store     string  `json:"store"`
-	Slot      uint64  `json:"slot"` // the state that was read
-	Directory string  `json:"directory"`
-	Written   int64   `json:"written"`
-	Bytes     int64   `json:"bytes"`
-	Unchanged int64   `json:"unchanged"` // were there already
-	Seconds   float64 `json:"seconds"`
+	Store     string    `json:"store"`
+	Slot      uint64    `json:"slot"` // the state that was read
+	Directory string    `json:"directory"`
+	Written   int64     `json:"written"`
+	Bytes     int64     `json:"bytes"`
+	Unchanged int64     `json:"unchanged"` // were there already
+	Damaged   int64     `json:"damaged"`   // left out, with --skip-damaged
+	Problems  []problem `json:"problems,omitempty"`
+	Seconds   float64   `json:"seconds"`
 }
 
 // versionJSON is one version of a path: the stream of ls and of log PATH.

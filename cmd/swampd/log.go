@@ -20,7 +20,7 @@ writer's fence, retention …), which is why numbers can be missing otherwise.
 is no answer.
 
 --json: a stream of {"slot","kind","fence","session","writer","time","bytes",
-"commit","message","changes"}; with PATH a stream as in "ls --json", with "until",
+"commit","message","changes"}; with PATH a stream as in "ls --json", with
 "time" and "message", type "deleted" where it was removed.`
 
 type logFlags struct {

@@ -20,9 +20,9 @@ in them instead, by their whole paths.
 -l writes a table: permissions, size, time of the file, the state that made this
 version, and the name.
 
---json: a stream of {"path","type","slot","commit","size","sha256","mode","mtime",
-"content_type","tags","lifetime_seconds","keep"}; type is file, symlink or directory
-(which has nothing but a path).`
+--json: a stream of {"path","type","slot","until","commit","size","sha256","mode",
+"mtime","content_type","tags","lifetime_seconds","keep"}; type is file, symlink or
+directory (which has nothing but a path), until the first state without this version.`
 
 func (a *app) lsCommand() *cobra.Command {
 	var at string

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -131,6 +132,48 @@ func TestWhereAMeterDraws(t *testing.T) {
 			t.Errorf("%s: draws %v", c.name, got)
 		}
 		m.stop()
+	}
+}
+
+// drawn is what a meter drew on a terminal while a work of so many bytes went on
+// evenly for a while.
+func drawn(t *testing.T, size int64, d time.Duration) string {
+	t.Helper()
+	master, terminal := openTerminal(t)
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	a := newApp(nil, null, terminal)
+	a.errTerm = true
+	synctest.Test(t, func(*testing.T) {
+		m := a.meter("working")
+		m.expect(size)
+		const step = 50 * time.Millisecond
+		for range d / step {
+			time.Sleep(step)
+			m.add(size / int64(2*d/step)) // half of it in all
+		}
+		time.Sleep(d % step)
+		m.stop()
+	})
+	if _, err := io.WriteString(terminal, "the end"); err != nil {
+		t.Fatal(err)
+	}
+	var seen bytes.Buffer
+	readUntil(t, master, &seen, regexp.MustCompile("the end"))
+	return strings.TrimSuffix(seen.String(), "the end")
+}
+
+func TestShortWorkDrawsNothingAndLongWorkTheTimeThatIsLeft(t *testing.T) {
+	for _, d := range []time.Duration{0, 10 * time.Millisecond, time.Second - 1} {
+		if got := drawn(t, 100<<20, d); got != "" {
+			t.Errorf("work of %v drew %q", d, got)
+		}
+	}
+	if got := drawn(t, 100<<20, 4*time.Second); !regexp.MustCompile(`working .*MiB of 100 MiB, 1[23] MiB/s, \d s left`).MatchString(got) {
+		t.Errorf("work of 4 s drew %q", got)
 	}
 }
 

@@ -12,9 +12,18 @@ import (
 	"github.com/swampd/swampd/internal/testserver"
 )
 
-// use makes all commands use a store.
+// use makes all commands use a store, and the test end with a check of every
+// byte in it, if there is a datastore by then.
 func (c *cli) use(store string, env ...string) *cli {
 	c.env = append(append(c.env, "SWAMPD_STORE="+store), env...)
+	c.t.Cleanup(func() {
+		if c.damaged {
+			return
+		}
+		if r := c.run("verify", "--read-data", "--json"); r.code != 0 && !strings.Contains(r.err, `"kind":"no-datastore"`) {
+			c.t.Errorf("at the end: %s%s", r.out, r.err)
+		}
+	})
 	return c
 }
 
@@ -84,17 +93,19 @@ func TestABucketThatCannotBeUsedIsNamed(t *testing.T) {
 		{"a missing S3 bucket", s3.URL("no-such-bucket", "x"), s3.Env(), "no-bucket", []string{"no such bucket", "no-such-bucket"}},
 		{"a missing GCS bucket", gcs.URL("no-such-bucket", "x"), nil, "no-bucket", []string{"no such bucket", "no-such-bucket"}},
 		{"a wrong key", bucket, wrongKey, "denied", []string{"access denied (", "credentials"}},
+		{"a wrong region", strings.Replace(bucket, "region=us-east-1", "region=eu-north-1", 1), s3.Env(), "wrong-region", []string{"us-east-1", "eu-north-1", "AWS_REGION"}},
 		{"no key", bucket, noKey, "denied", []string{"credentials"}},
 		{"nobody there", "s3://bucket/x?endpoint=http://" + nowhere + "&region=us-east-1", s3.Env(), "unreachable", []string{nowhere, "network"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCLI(t).use(test.store, test.env...)
+			c.damaged = true
 			c.file("x", "x")
 			for _, args := range [][]string{{"init"}, {"ls"}, {"put", "x"}} {
 				c.run(args...).wantCode(1).wantErr(test.words...).wantPlain().wantOut("")
 				r := c.run(append(args, "--json")...).wantCode(1)
 				var e errorJSON
-				if err := json.Unmarshal([]byte(r.err), &e); err != nil || e.Kind != test.kind {
+				if err := json.Unmarshal([]byte(r.err), &e); err != nil || e.Kind != test.kind || e.Hint == "" {
 					t.Errorf("%s: kind %q, want %q (%v): %s", r.command, e.Kind, test.kind, err, r.err)
 				}
 			}
@@ -158,6 +169,46 @@ func TestASignalWhileACommitIsInDoubt(t *testing.T) {
 		t.Fatalf("it does not say how to ask:\n%s", &errOut)
 	}
 	if r := newCLI(t).use(store, srv.Env()...).ok("log", "--id", strings.TrimSpace(id)); !strings.Contains(r.out, "put x") {
+		t.Errorf("it landed, but log says %q", r.out)
+	}
+}
+
+// The commit lands, but no answer comes in all the time there is.
+func TestACommitThatStaysInDoubt(t *testing.T) {
+	t.Parallel()
+	srv := testserver.S3(t)
+	store := srv.NewBucket(t)
+	p := srv.Proxy(t)
+	c := newCLI(t).use(srv.ProxyURL(t, p, store), srv.Env()...)
+	c.ok("init")
+	c.file("x", "x")
+	gate := testserver.NewGate()
+	p.Inject(testserver.Fault{Match: testserver.All(testserver.Method(http.MethodPut), testserver.KeySuffix("/commits/00000000000000000002")), HoldAnswer: gate})
+	defer gate.Open()
+	cmd := c.command("put", "x", "--json")
+	cmd.Env = append(cmd.Env, hurryEnv+"=1")
+	var errOut strings.Builder
+	cmd.Stderr = &errOut
+	hurry, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	gate.Await(t)
+	if err := hurry.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(t, cmd.Wait()); code != 75 {
+		t.Errorf("exit code %d, want 75", code)
+	}
+	var e errorJSON
+	if err := json.Unmarshal([]byte(errOut.String()), &e); err != nil || e.Kind != "unconfirmed" || e.ExitCode != 75 || e.Hint != "ask what became of it with: swampd log --id "+e.Commit {
+		t.Fatalf("%v: %s", err, &errOut)
+	}
+	if r := newCLI(t).use(store, srv.Env()...).ok("log", "--id", e.Commit); !strings.Contains(r.out, "put x") {
 		t.Errorf("it landed, but log says %q", r.out)
 	}
 }

@@ -14,7 +14,8 @@ const rmHelp = `Remove files from the newest state, as one commit. Earlier state
 
 If one PATH is not there nothing is removed. "swampd rm -r ." removes everything.
 
---json: one object {"store","commit","slot","removed"}.`
+--json: one object {"store","commit","slot","again","removed"}; again says that
+the commit had landed before.`
 
 func (a *app) rmCommand() *cobra.Command {
 	var recursive bool
