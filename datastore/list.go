@@ -75,7 +75,7 @@ func or(v, otherwise uint64) uint64 {
 
 // Stat returns the version of path in the state after slot at (0 or Newest: the
 // newest seen). ErrNotFound if there is none, or if the slot is newer than Head;
-// ErrBadPath. It makes no request, and waits as List does.
+// ErrBadPath. It asks the local catalog, not the store, and waits as List does.
 func (s *Store) Stat(ctx context.Context, path string, at uint64) (*Version, error) {
 	v, err := s.stat(ctx, path, at)
 	return v, fail("stat", path, err)
