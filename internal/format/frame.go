@@ -38,7 +38,7 @@ func (k frameKind) String() string {
 	case frameShard:
 		return "checkpoint shard"
 	}
-	return fmt.Sprintf("object of kind %q", byte(k))
+	return fmt.Sprintf("frame of kind %q", byte(k))
 }
 
 // tailLimit is the longest raw tail of a kind.
