@@ -78,6 +78,7 @@ type getting struct {
 	mu       sync.Mutex // guards the rest
 	problems []problem
 	count    int
+	same     numbers // of the versions that are there already; survey fills it
 }
 
 func (a *app) get(ctx context.Context, args []string, f *getFlags) (err error) {
@@ -338,19 +339,17 @@ func damageReason(path string, err error) string {
 	return strings.TrimPrefix(plain(err), path+": ")
 }
 
-// missing yields the versions that are not there yet. Without force, survey has
-// shown that what is there has the same content: only its permissions and time
-// are corrected.
+// missing yields the versions that are not there yet, as survey found. Of what is
+// there only permissions and time are corrected.
 func (g *getting) missing(ctx context.Context, r *restorer) iter.Seq2[datastore.Version, error] {
-	if g.force || empty(r.root) {
-		return g.versions(ctx)
-	}
 	return func(yield func(datastore.Version, error) bool) {
 		look := presence{root: r.root}
+		n := -1 // the order of versions is that of a state, which does not change
 		for v, err := range g.versions(ctx) {
+			n++
 			there := false
-			if err == nil {
-				there, _ = look.at(v.Path) // what is blocked fails when it is written
+			if err == nil && g.same.has(n) {
+				there, _ = look.at(v.Path) // what is blocked by now fails when it is written
 			}
 			if there {
 				if info, lerr := r.root.Lstat(v.Path); lerr == nil && info.Mode().Type() == v.Mode.Type() {
