@@ -32,7 +32,8 @@ A file that is there already with the same content is left alone (its permission
 and time are corrected). If one is there with another content, nothing at all is
 written, unless --force says that such files may be replaced. Files that are not
 in the state are never touched. A state can hold a file and a directory of the
-same name; a disk cannot, so get refuses them: name one of them.
+same name; a disk cannot, so get refuses them: name one of them. So it does with
+names that differ only by case, where the disk takes them for one.
 
 The first content that is damaged, missing or removed ends the command; files that
 are complete stay. With --skip-damaged some of these files are named, all others
@@ -281,6 +282,9 @@ func (g *getting) fetch(ctx context.Context) (err error) {
 		return outputError(g.dir, err)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	if err := g.twins(ctx, r); err != nil {
+		return err
+	}
 	return g.s.Fetch(ctx, g.missing(ctx, r), &datastore.FetchOptions{Damaged: g.damaged}, func(_ context.Context, v datastore.Version, content io.Reader) error {
 		// What is in memory already cannot fail and is written in one call; else
 		// it has to be told whose fault an error is.

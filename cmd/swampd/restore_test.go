@@ -360,3 +360,29 @@ func TestForceReplacesOnlyWhatDiffers(t *testing.T) {
 		}
 	}
 }
+
+func TestNamesThatDifferOnlyByCase(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	for _, name := range []string{"README", "a", "d/É.txt", "d/é.txt", "readme.md", "z/x", "Z/y"} {
+		c.runIn(strings.NewReader(name), "put", "-", "--as", name).wantCode(0)
+	}
+	out := c.mkdir("out")
+	r := restoring(t, out, false)
+	folds, err := foldsCase(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !folds {
+		c.ok("get", ".", "-o", out)
+	}
+	c.env = append(c.env, foldsEnv+"=1")
+	for _, more := range []string{"", "--force"} {
+		dir := c.mkdir("folding" + more)
+		c.run(strings.Fields("get . -o "+dir+" "+more)...).wantCode(1).wantErr("d/É.txt and d/é.txt are one name on this disk", "nothing was written").wantPlain()
+		if got := files(t, dir); got != "" {
+			t.Errorf("%s was written", got)
+		}
+		c.ok(strings.Fields("get README a readme.md z Z d/é.txt -o " + dir + " " + more)...)
+	}
+}
