@@ -32,7 +32,8 @@ A file that is there already with the same content is left alone (its permission
 and time are corrected). If one is there with another content, nothing at all is
 written, unless --force says that such files may be replaced. Files that are not
 in the state are never touched. A state can hold a file and a directory of the
-same name; a disk cannot, so get refuses them: name one of them.
+same name; a disk cannot, so get refuses them: name one of them. So it does with
+names that differ only by case, where the disk takes them for one.
 
 The first content that is damaged, missing or removed ends the command; files that
 are complete stay. With --skip-damaged some of these files are named, all others
@@ -78,6 +79,7 @@ type getting struct {
 	mu       sync.Mutex // guards the rest
 	problems []problem
 	count    int
+	same     numbers // of the versions that are there already; survey fills it
 }
 
 func (a *app) get(ctx context.Context, args []string, f *getFlags) (err error) {
@@ -280,6 +282,9 @@ func (g *getting) fetch(ctx context.Context) (err error) {
 		return outputError(g.dir, err)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
+	if err := g.twins(ctx, r); err != nil {
+		return err
+	}
 	return g.s.Fetch(ctx, g.missing(ctx, r), &datastore.FetchOptions{Damaged: g.damaged}, func(_ context.Context, v datastore.Version, content io.Reader) error {
 		// What is in memory already cannot fail and is written in one call; else
 		// it has to be told whose fault an error is.
@@ -338,19 +343,17 @@ func damageReason(path string, err error) string {
 	return strings.TrimPrefix(plain(err), path+": ")
 }
 
-// missing yields the versions that are not there yet. Without force, survey has
-// shown that what is there has the same content: only its permissions and time
-// are corrected.
+// missing yields the versions that are not there yet, as survey found. Of what is
+// there only permissions and time are corrected.
 func (g *getting) missing(ctx context.Context, r *restorer) iter.Seq2[datastore.Version, error] {
-	if g.force || empty(r.root) {
-		return g.versions(ctx)
-	}
 	return func(yield func(datastore.Version, error) bool) {
 		look := presence{root: r.root}
+		n := -1 // the order of versions is that of a state, which does not change
 		for v, err := range g.versions(ctx) {
+			n++
 			there := false
-			if err == nil {
-				there, _ = look.at(v.Path) // what is blocked fails when it is written
+			if err == nil && g.same.has(n) {
+				there, _ = look.at(v.Path) // what is blocked by now fails when it is written
 			}
 			if there {
 				if info, lerr := r.root.Lstat(v.Path); lerr == nil && info.Mode().Type() == v.Mode.Type() {

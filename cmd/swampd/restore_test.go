@@ -309,9 +309,80 @@ func TestALinkInPlaceOfADirectoryIsInTheWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.run("get", ".").wantCode(1).wantErr("1 file is in the way, so nothing was written", "d: is there already and is not a directory").wantPlain()
-		c.run("get", ".", "--force").wantCode(1).wantErr(": d is there already and is not a directory")
+		c.run("get", ".", "--force").wantCode(1).wantErr("1 file is in the way, so nothing was written", "d: is there already and is not a directory")
 		if info, err := os.Stat(behind); content != "" && (err != nil || info.Mode() != 0o600) {
 			t.Errorf("what is behind the link has mode %v, %v", info.Mode(), err)
 		}
+	}
+}
+
+func TestForceReplacesOnlyWhatDiffers(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	for name, content := range map[string]string{"same": "same", "other": "new", "d/same": "s", "d/new": "n", "z": "z"} {
+		c.file(name, content)
+	}
+	c.ok("put", ".")
+	c.dir = c.mkdir("out")
+	c.file("other", "old")
+	c.file("d/same", "s")
+	kept := c.file("same", "same")
+	if err := os.Chmod(kept, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What no force replaces is found before anything is written.
+	for _, obstacle := range []string{"d/new/x", "z/x"} {
+		c.file(obstacle, "x")
+	}
+	c.run("get", ".", "--force").wantCode(1).wantErr("2 files are in the way, so nothing was written", "d/new: is a directory already", "z: is a directory already").wantPlain()
+	if got, err := os.ReadFile(filepath.Join(c.dir, "other")); string(got) != "old" {
+		t.Errorf("other holds %q, %v", got, err)
+	}
+	for _, obstacle := range []string{"d/new", "z"} {
+		if err := os.RemoveAll(filepath.Join(c.dir, obstacle)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := c.ok("get", ".", "--force"); !strings.HasPrefix(r.out, "wrote 3 files (5 B) ") || !strings.HasSuffix(r.out, "; 2 files were there already\n") {
+		t.Errorf("it said %q", r.out)
+	}
+	after, err := os.Stat(kept)
+	if err != nil || !os.SameFile(before, after) || after.Mode() != 0o644 {
+		t.Errorf("the file that was the same was replaced, or has mode %v, %v", after.Mode(), err)
+	}
+	for name, want := range map[string]string{"same": "same", "other": "new", "d/same": "s", "d/new": "n", "z": "z"} {
+		if got, err := os.ReadFile(filepath.Join(c.dir, name)); string(got) != want {
+			t.Errorf("%s holds %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestNamesThatDifferOnlyByCase(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t).withStore()
+	for _, name := range []string{"README", "a", "d/É.txt", "d/é.txt", "readme.md", "z/x", "Z/y"} {
+		c.runIn(strings.NewReader(name), "put", "-", "--as", name).wantCode(0)
+	}
+	out := c.mkdir("out")
+	r := restoring(t, out, false)
+	folds, err := foldsCase(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !folds {
+		c.ok("get", ".", "-o", out)
+	}
+	c.env = append(c.env, foldsEnv+"=1")
+	for _, more := range []string{"", "--force"} {
+		dir := c.mkdir("folding" + more)
+		c.run(strings.Fields("get . -o "+dir+" "+more)...).wantCode(1).wantErr("d/É.txt and d/é.txt are one name on this disk", "nothing was written").wantPlain()
+		if got := files(t, dir); got != "" {
+			t.Errorf("%s was written", got)
+		}
+		c.ok(strings.Fields("get README a readme.md z Z d/é.txt -o " + dir + " " + more)...)
 	}
 }

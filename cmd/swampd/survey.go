@@ -19,21 +19,14 @@ import (
 // survey learns how much there is to do, where people watch, and, before
 // anything is written, whether files are in the way.
 func (g *getting) survey(ctx context.Context) error {
-	var root *os.Root
-	if !g.force {
-		var err error
-		root, err = os.OpenRoot(g.dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // then nothing is in the way
-		}
-		if err != nil {
-			return outputError(g.dir, err)
-		}
-		if root != nil {
-			defer root.Close()
-			if empty(root) {
-				root = nil
-			}
+	root, err := os.OpenRoot(g.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // then nothing is in the way
+		return outputError(g.dir, err)
+	}
+	if root != nil {
+		defer root.Close()
+		if empty(root) {
+			root = nil
 		}
 	}
 	if root == nil && !g.a.errTerm {
@@ -43,7 +36,9 @@ func (g *getting) survey(ctx context.Context) error {
 	group.SetLimit(runtime.NumCPU())
 	look := presence{root: root}
 	lastBlocked := ""
+	n := -1
 	for v, err := range g.versions(ctx) {
+		n++
 		if err != nil {
 			return errors.Join(err, group.Wait())
 		}
@@ -56,7 +51,8 @@ func (g *getting) survey(ctx context.Context) error {
 		case !there:
 			g.meter.expect(v.Size)
 		default:
-			group.Go(func() error { return g.compare(ctx, root, &v) })
+			nth := n
+			group.Go(func() error { return g.compare(ctx, root, nth, &v) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -69,23 +65,36 @@ func (g *getting) survey(ctx context.Context) error {
 	if g.count == 1 {
 		text = "1 file is in the way, so nothing was written"
 	}
-	return &refusal{
-		kind: "in-the-way", text: text, problems: g.problems, count: g.count,
-		hint: "write elsewhere with -o DIR, or replace files that differ with --force",
+	hint := "write elsewhere with -o DIR, or replace files that differ with --force"
+	if g.force {
+		hint = "write elsewhere with -o DIR, or remove what is in the way: --force replaces no directory and nothing that has the name of one"
 	}
+	return &refusal{kind: "in-the-way", text: text, problems: g.problems, count: g.count, hint: hint}
 }
 
-// compare notes v as a problem if something else has its name.
-func (g *getting) compare(ctx context.Context, root *os.Root, v *datastore.Version) error {
+// compare marks v, the nth of the versions, as there already, or notes what else
+// has its name as a problem, unless it may be replaced.
+func (g *getting) compare(ctx context.Context, root *os.Root, n int, v *datastore.Version) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	same, err := sameContent(root, v.Path, v)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		g.meter.expect(v.Size)
+	info, err := root.Lstat(v.Path)
+	if err == nil && info.IsDir() {
+		g.note(v.Path, ioReason(errDirectory))
 		return nil
+	}
+	same := false
+	if err == nil {
+		same, err = sameContent(root, v.Path, v)
+	}
+	switch {
 	case err == nil && same:
+		g.mu.Lock()
+		g.same.add(n)
+		g.mu.Unlock()
+		return nil
+	case errors.Is(err, fs.ErrNotExist) || g.force:
+		g.meter.expect(v.Size)
 		return nil
 	case err == nil:
 		err = errDiffers
@@ -93,6 +102,19 @@ func (g *getting) compare(ctx context.Context, root *os.Root, v *datastore.Versi
 	g.note(v.Path, ioReason(err))
 	return nil
 }
+
+// numbers is a set of small numbers, in one bit each: a million of them
+// take 125 kB.
+type numbers []uint64
+
+func (s *numbers) add(n int) {
+	if more := n/64 + 1 - len(*s); more > 0 {
+		*s = append(*s, make([]uint64, more)...)
+	}
+	(*s)[n/64] |= 1 << (n % 64)
+}
+
+func (s numbers) has(n int) bool { return n/64 < len(s) && s[n/64]&(1<<(n%64)) != 0 }
 
 // presence answers cheaply, for paths in order, whether a file may be there:
 // not in a directory that is not.
