@@ -107,7 +107,10 @@ func (s *Store) Get(ctx context.Context, path string, o *ReadOptions) ([]byte, e
 	}
 	defer r.Close()
 	data, err := io.ReadAll(r)
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
 }
 
 // small reads a content that lies in a pack or inline, and checks it.
