@@ -52,13 +52,15 @@ func TestFilesWhoseNamesCannotBeStoredAreNamed(t *testing.T) {
 	c.file("good", "good")
 	c.file(".swamp/private", "of a checkout")
 	c.file("sub/.Swamp/private", "of a checkout")
+	c.ok("put", ".", "--as", "first").wantErr("left out .swamp: it belongs to a checkout", "left out sub/.Swamp: it belongs to a checkout")
+	c.ok("rm", "-r", "first")
 	bad := filepath.Join(c.dir, "bad\xff")
 	if err := os.WriteFile(bad, nil, 0o644); err != nil {
 		t.Skipf("this file system takes no such names: %v", err)
 	}
 	c.run("put", ".").wantCode(1).wantErr("nothing was", `bad\xff`, "UTF-8").wantPlain()
-	if n := c.commits(); n != 0 {
-		t.Errorf("%d commits", n)
+	if n := c.commits(); n != 2 {
+		t.Errorf("%d commits, want 2", n)
 	}
 	c.run("put", ".", "--skip-unreadable").wantCode(1).wantErr("1 file could not be stored", `bad\xff`)
 	if got := c.paths(); got != "good" {

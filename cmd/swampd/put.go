@@ -48,7 +48,8 @@ but /, [a-z] one of several. A PATTERN without / is compared with the last eleme
 / at its end it means directories only.
 
 --json: one object {"store","commit","slot","stored","bytes","unchanged",
-"deduplicated","skipped","problems","seconds"}.`
+"deduplicated","skipped","problems":[{"path","error"}],"again","seconds"}; again
+says that the commit had landed before.`
 
 type putFlags struct {
 	as, message    string
@@ -298,7 +299,7 @@ func (p *putting) stage(ctx context.Context, s *datastore.Store) error {
 		defer close(items)
 		w := p.walk
 		w.own = statAll(p.a.ownDirs())
-		w.leftOut = func(dir string) { p.a.note("left out %s: it belongs to the datastore itself", printable(dir)) }
+		w.leftOut = func(name, why string) { p.a.note("left out %s: it belongs to %s", printable(name), why) }
 		w.problem = p.trouble
 		w.visit = func(it item) error {
 			select {

@@ -36,7 +36,7 @@ type walker struct {
 	own     []fs.FileInfo // directories of the datastore itself, left out
 	visit   func(item) error
 	problem func(file string, err error) error
-	leftOut func(dir string) // may be nil
+	leftOut func(name, why string) // what belongs to whom; may be nil
 }
 
 func (w *walker) walk(ctx context.Context, srcs []source) error {
@@ -58,7 +58,7 @@ func (w *walker) dir(ctx context.Context, dir, name, rel string) error {
 	if len(w.own) > 0 {
 		if info, err := os.Stat(dir); err == nil && slices.ContainsFunc(w.own, func(o fs.FileInfo) bool { return os.SameFile(o, info) }) {
 			if w.leftOut != nil {
-				w.leftOut(dir)
+				w.leftOut(dir, "the datastore itself")
 			}
 			return nil
 		}
@@ -92,7 +92,10 @@ func (w *walker) dir(ctx context.Context, dir, name, rel string) error {
 }
 
 func (w *walker) entry(ctx context.Context, e fs.DirEntry, dir, name, rel string) error {
-	if strings.EqualFold(e.Name(), ".swamp") { // a checkout's own files
+	if strings.EqualFold(e.Name(), ".swamp") {
+		if w.leftOut != nil {
+			w.leftOut(filepath.Join(dir, e.Name()), "a checkout")
+		}
 		return nil
 	}
 	rel = join(rel, e.Name())
