@@ -86,7 +86,7 @@ func seeGuard(g *Guard) (guardSight, error) {
 	if err != nil {
 		return guardSight{}, err
 	}
-	if string(bytes.TrimSpace(id)) != g.ID {
+	if len(id) > maxGuard || string(bytes.TrimSpace(id)) != g.ID {
 		return no("it is another file (it has another id)")
 	}
 	return guardSight{free: true, words: how}, nil
