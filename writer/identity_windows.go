@@ -3,7 +3,6 @@ package writer
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -14,7 +13,7 @@ import (
 // which sees only some of the processes and shares the rest of the identity
 // with its neighbours, the boot stays unknown.
 func fillIdentity(id *Identity) {
-	id.StartTime, _ = processStart(windows.CurrentProcess())
+	id.StartTime, _ = ownStart()
 	if inContainer() {
 		return
 	}
@@ -66,13 +65,4 @@ func bootTime() (int64, error) {
 		return 0, errors.New("no boot time")
 	}
 	return t.boot - int64(t.bootBias), nil
-}
-
-// processStart is when the process was created, in units of 100 ns.
-func processStart(h windows.Handle) (string, error) {
-	var created, exited, kernel, user windows.Filetime
-	if err := windows.GetProcessTimes(h, &created, &exited, &kernel, &user); err != nil {
-		return "", err
-	}
-	return strconv.FormatUint(uint64(created.HighDateTime)<<32|uint64(created.LowDateTime), 10), nil
 }

@@ -18,8 +18,7 @@ func lookProcess(pid int, me *Identity) sighting {
 	blind := func(format string, args ...any) sighting {
 		return sighting{words: fmt.Sprintf(format, args...)}
 	}
-	mine, err := unix.SysctlKinfoProcSlice("kern.proc.pid", os.Getpid())
-	if err != nil || len(mine) != 1 || me.PID != os.Getpid() || processStart(&mine[0]) != me.StartTime {
+	if start, err := ownStart(); err != nil || me.PID != os.Getpid() || start != me.StartTime {
 		return blind("the system does not show this process as it is (%v)", err)
 	}
 	all, err := unix.SysctlKinfoProcSlice("kern.proc.pid", pid)
@@ -39,6 +38,22 @@ func lookProcess(pid int, me *Identity) sighting {
 		s.dead, s.words = true, "it has ended and is a zombie"
 	}
 	return s
+}
+
+func ownStart() (string, error) {
+	all, err := unix.SysctlKinfoProcSlice("kern.proc.pid", os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	if len(all) != 1 || int(all[0].Proc.P_pid) != os.Getpid() {
+		return "", errors.New("the system does not show this process")
+	}
+	return processStart(&all[0]), nil
+}
+
+// processStart is in seconds with microseconds, as the kernel noted it once.
+func processStart(p *unix.KinfoProc) string {
+	return fmt.Sprintf("%d.%06d", p.Proc.P_starttime.Sec, p.Proc.P_starttime.Usec)
 }
 
 // networkFilesystem names the kind of a filesystem that is on another machine.

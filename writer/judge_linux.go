@@ -55,7 +55,7 @@ func (p procfs) showsMe(me *Identity) error {
 	if err != nil {
 		return err
 	}
-	if _, rest, ok := bytes.Cut(status, []byte("\nNSpid:\t")); !ok || !bytes.HasPrefix(rest, []byte(pid+"\n")) {
+	if !onePid(status, pid) {
 		return errors.New("it is not that of this pid namespace")
 	}
 	stat, err := readStat(func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(p.root, name)) }, "self/stat", os.Getpid())
@@ -63,6 +63,14 @@ func (p procfs) showsMe(me *Identity) error {
 		err = fmt.Errorf("this process began at %s, not at %s", stat.start, word(me.StartTime))
 	}
 	return err
+}
+
+// onePid: seen from this /proc, the process is in no inner pid namespace.
+func onePid(status []byte, pid string) bool {
+	_, rest, found := bytes.Cut(status, []byte("\nNSpid:"))
+	pids, _, _ := bytes.Cut(rest, []byte("\n"))
+	f := strings.Fields(string(pids))
+	return found && len(f) == 1 && f[0] == pid
 }
 
 // looks bounds how often a pid is looked at that changes under the look.

@@ -169,6 +169,37 @@ func TestAProcThatIsNotMineShowsNothing(t *testing.T) {
 	}
 }
 
+// A process of an inner pid namespace can have the same number in the outer one.
+func TestAProcOfAnOuterNamespaceIsKnownByItsPids(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\ta\nPid:\t7\nNSpid:\t7\nNSpgid:\t7\n":    true,
+		"Name:\ta\nPid:\t7\nNSpid:\t7\t7\nNSpgid:\t7\n": false,
+		"Name:\ta\nPid:\t7\nNSpid:\t9\nNSpgid:\t7\n":    false,
+		"Name:\ta\nPid:\t7\nNSpid:\t7 9\n":              false,
+		"Name:\ta\nPid:\t7\n":                            false,
+		"":                                                 false,
+	} {
+		if got := onePid([]byte(status), "7"); got != want {
+			t.Errorf("%q: got %v, want %v", status, got, want)
+		}
+	}
+}
+
+func TestAGuardOnANetworkFilesystemShowsNothing(t *testing.T) {
+	g := madeGuard(t)
+	var stat unix.Statfs_t
+	must(t, unix.Statfs(g.Path, &stat))
+	kind := uint32(stat.Type)
+	if networkFilesystems[kind] != "" {
+		t.Skip("this test wants its temporary directory on a local filesystem")
+	}
+	networkFilesystems[kind] = "of another machine"
+	defer delete(networkFilesystems, kind)
+	if got := lookGuard(g); got.free || !strings.Contains(got.words, "network filesystem (of another machine)") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestHowProcIsMounted(t *testing.T) {
 	const other = "22 1 8:1 / / rw - ext4 /dev/sda1 rw,hidepid=2\n"
 	for name, c := range map[string]struct {

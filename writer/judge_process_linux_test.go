@@ -60,6 +60,10 @@ func witness(order string) error {
 			err = errors.Join(syscall.Setgroups(nil), syscall.Setresgid(65534, 65534, 65534), syscall.Setresuid(65534, 65534, 65534))
 		case "lock":
 			lock = arg
+		case "exec":
+			if n, _ := strconv.Atoi(arg); n > 0 {
+				return becomeAgain(n - 1)
+			}
 		case "headless":
 			return loseMainThread()
 		case "serve":
@@ -127,6 +131,25 @@ func loseMainThread() error {
 	_, _, err := syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 	return err
 }
+
+// becomeAgain starts the program anew in this process, from another thread than
+// the main one, which the kernel then removes.
+func becomeAgain(rounds int) error {
+	if rounds == execRounds-1 {
+		if err := json.NewEncoder(os.Stdout).Encode(Self()); err != nil {
+			return err
+		}
+	}
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		os.Setenv(witnessOrder, fmt.Sprintf("exec=%d", rounds))
+		failed <- syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}()
+	return <-failed
+}
+
+const execRounds = 20
 
 type proc struct {
 	t   *testing.T
@@ -315,6 +338,41 @@ func TestAProcessWithoutItsMainThreadIsAlive(t *testing.T) {
 	must(t, p.cmd.Process.Kill())
 	p.became(unix.WEXITED)
 	wantVerdict(t, p.id, nil, Gone, "its state is Z, it has ended")
+}
+
+// A process that becomes another program stays the one that it is, though the
+// kernel takes its main thread away for that.
+func TestAProcessThatBecomesAnotherProgramIsNeverGone(t *testing.T) {
+	t.Parallel()
+	p := startWitness(t, fmt.Sprintf("exec=%d", execRounds), nil)
+	came := make(chan struct{})
+	var later Identity
+	go func() {
+		defer close(came)
+		if line, err := p.out.ReadBytes('\n'); err == nil {
+			json.Unmarshal(line, &later)
+		}
+	}()
+	looked := map[Standing]int{}
+	for bound := time.After(time.Minute); ; {
+		v := Judge(p.id, nil, Self())
+		if looked[v.Standing]++; v.Standing == Gone {
+			t.Fatalf("got %v", v)
+		}
+		select {
+		case <-bound:
+			t.Fatal("it does not come to its end")
+		default:
+			continue
+		case <-came:
+		}
+		break
+	}
+	if later.PID != p.id.PID || later.StartTime != p.id.StartTime {
+		t.Errorf("it was %+v and became %+v", p.id, later)
+	}
+	wantVerdict(t, p.id, nil, Alive, "")
+	t.Logf("%v", looked)
 }
 
 // root skips a test for which the system wants root.

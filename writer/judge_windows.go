@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/windows"
 )
@@ -16,7 +17,7 @@ func lookProcess(pid int, me *Identity) sighting {
 	blind := func(format string, args ...any) sighting {
 		return sighting{words: fmt.Sprintf(format, args...)}
 	}
-	if start, err := processStart(windows.CurrentProcess()); err != nil || me.PID != os.Getpid() || start != me.StartTime {
+	if start, err := ownStart(); err != nil || me.PID != os.Getpid() || start != me.StartTime {
 		return blind("the system does not show this process as it is (%v)", err)
 	}
 	h, err := windows.OpenProcess(windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.SYNCHRONIZE, false, uint32(pid))
@@ -67,4 +68,15 @@ func allProcesses() ([]uint32, error) {
 		}
 	}
 	return nil, errors.New("there are too many processes")
+}
+
+func ownStart() (string, error) { return processStart(windows.CurrentProcess()) }
+
+// processStart is when the process was created, in units of 100 ns.
+func processStart(h windows.Handle) (string, error) {
+	var created, exited, kernel, user windows.Filetime
+	if err := windows.GetProcessTimes(h, &created, &exited, &kernel, &user); err != nil {
+		return "", err
+	}
+	return strconv.FormatUint(uint64(created.HighDateTime)<<32|uint64(created.LowDateTime), 10), nil
 }
