@@ -176,8 +176,8 @@ func TestAProcOfAnOuterNamespaceIsKnownByItsPids(t *testing.T) {
 		"Name:\ta\nPid:\t7\nNSpid:\t7\t7\nNSpgid:\t7\n": false,
 		"Name:\ta\nPid:\t7\nNSpid:\t9\nNSpgid:\t7\n":    false,
 		"Name:\ta\nPid:\t7\nNSpid:\t7 9\n":              false,
-		"Name:\ta\nPid:\t7\n":                            false,
-		"":                                                 false,
+		"Name:\ta\nPid:\t7\n":                           false,
+		"":                                              false,
 	} {
 		if got := onePid([]byte(status), "7"); got != want {
 			t.Errorf("%q: got %v, want %v", status, got, want)
