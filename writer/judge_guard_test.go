@@ -17,15 +17,22 @@ func madeGuard(t testing.TB) *Guard {
 	if err := os.WriteFile(g.Path, []byte(g.ID+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(g.Path)
+	g.Inode = inodeOf(t, g.Path)
+	return g
+}
+
+func inodeOf(t testing.TB, path string) uint64 {
+	t.Helper()
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if g.Inode, err = guardInode(f); err != nil {
+	inode, err := guardInode(f)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return g
+	return inode
 }
 
 func TestAGuardShowsThatItsHolderIsGone(t *testing.T) {
@@ -54,7 +61,8 @@ func TestAGuardShowsThatItsHolderIsGone(t *testing.T) {
 		"a directory": {func(t *testing.T, g *Guard) {
 			must(t, os.Remove(g.Path))
 			must(t, os.Mkdir(g.Path, 0o700))
-		}, false, ""},
+			g.Inode = inodeOf(t, g.Path)
+		}, false, "no regular file"},
 		"a link to it": {func(t *testing.T, g *Guard) {
 			if runtime.GOOS == "windows" {
 				t.Skip("links need a right there")

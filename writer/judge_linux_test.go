@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -138,6 +139,37 @@ func TestThreadsThatChangeAreNotDead(t *testing.T) {
 	}
 }
 
+// A thread that ends as another begins leaves the number of threads as it was.
+func TestAThreadThatTakesTheTurnOfAnotherIsNotMissed(t *testing.T) {
+	p := newFakeProc(t)
+	p.stat("7/stat", 7, "Z", 2, "55")
+	p.stat("7/task/7/stat", 7, "Z", 2, "55")
+	p.stat("7/task/8/other", 8, "Z", 2, "56")
+	p.stat("9/stat", 9, "S", 2, "57")
+	pipe := filepath.Join(p.root, "7/task/8/stat")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	go func() {
+		f, err := os.OpenFile(pipe, os.O_WRONLY, 0) // blocks until thread 8 is looked at
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		for _, err := range []error{
+			os.Rename(filepath.Join(p.root, "7/task/8"), filepath.Join(p.root, "8")),
+			os.Rename(filepath.Join(p.root, "9"), filepath.Join(p.root, "7/task/9")),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		fmt.Fprint(f, "8 (a) Z 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 2 0 56 1000 200\n")
+	}()
+	if got, want := p.look(7), (sighting{present, "55", false, "its state is Z for its main thread, but thread 9 lives (state S)"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 func TestAProcThatIsNotMineShowsNothing(t *testing.T) {
 	me := Self()
 	real := procfs{root: "/proc"}
@@ -145,7 +177,20 @@ func TestAProcThatIsNotMineShowsNothing(t *testing.T) {
 		t.Fatalf("my own: %v", err)
 	}
 	for name, change := range map[string]func(*procfs, *Identity){
-		"no procfs":             func(p *procfs, _ *Identity) { p.root = t.TempDir() },
+		"no procfs": func(p *procfs, _ *Identity) { p.root = t.TempDir() },
+		"a copy": func(p *procfs, _ *Identity) {
+			copied := newFakeProc(t)
+			for _, name := range []string{"status", "stat"} {
+				data, err := os.ReadFile("/proc/self/" + name)
+				must(t, err)
+				copied.write(fmt.Sprintf("%d/%s", os.Getpid(), name), string(data))
+			}
+			dir := filepath.Join(copied.root, strconv.Itoa(os.Getpid()))
+			must(t, os.Symlink(filepath.Base(dir), filepath.Join(copied.root, "self")))
+			must(t, os.Mkdir(filepath.Join(dir, "ns"), 0o700))
+			must(t, os.Symlink(me.PIDNamespace, filepath.Join(dir, "ns/pid")))
+			p.root = copied.root
+		},
 		"nothing":               func(p *procfs, _ *Identity) { p.root = "/nowhere" },
 		"another pid":           func(_ *procfs, id *Identity) { id.PID++ },
 		"another start time":    func(_ *procfs, id *Identity) { id.StartTime += "1" },
