@@ -107,9 +107,9 @@ func TestAPartThatDiffersOrIsMissingIsUnknown(t *testing.T) {
 		check(name+" not known on either side", theirs, mine, "its record has no "+name)
 		check(name+" of mine not known", someone(), mine, "this process does not know its own "+name)
 	}
-	for _, pid := range []int{0, -1, -4711, 1 << 31, 1 << 40} {
+	for _, pid := range []int64{0, -1, -4711, 1 << 31, 1 << 40} {
 		theirs := someone()
-		theirs.PID = pid
+		theirs.PID = int(pid)
 		check("a pid that is none", theirs, myself(), "which no process has")
 	}
 	for _, start := range []string{"0987654", "-1", "987654.000000", "987654 ", "soon", "x\x1b[2J"} {
