@@ -2,6 +2,8 @@ package writer
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -11,7 +13,7 @@ import (
 // that belongs to this process's pid namespace; elsewhere it is another's.
 func fillIdentity(id *Identity) {
 	id.PIDNamespace, _ = os.Readlink("/proc/self/ns/pid")
-	id.TimeNamespace, _ = os.Readlink("/proc/self/ns/time")
+	id.TimeNamespace = timeNamespace("/proc/self")
 	if boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		id.BootID = strings.TrimSpace(string(boot))
 	}
@@ -21,6 +23,21 @@ func fillIdentity(id *Identity) {
 	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
 		id.StartTime = startTime(stat)
 	}
+}
+
+// timeNamespace is "none" on a kernel that has none: then all processes count
+// time alike. (The link alone may be missing for another reason.)
+func timeNamespace(self string) string {
+	ns, err := os.Readlink(self + "/ns/time")
+	if err == nil {
+		return ns
+	}
+	_, link := os.Lstat(self + "/ns/time")
+	_, offsets := os.Lstat(self + "/timens_offsets")
+	if _, err := os.Lstat(self + "/ns/pid"); err == nil && errors.Is(link, fs.ErrNotExist) && errors.Is(offsets, fs.ErrNotExist) {
+		return "none"
+	}
+	return ""
 }
 
 // startTime is field 22 of /proc/PID/stat. The second field, the program's
