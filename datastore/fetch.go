@@ -86,7 +86,7 @@ type fetching struct {
 
 // isDamage says that err is about what is stored, and not about the way to it.
 func isDamage(err error) bool {
-	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrGone) || errors.Is(err, backend.ErrNotFound) || errors.Is(err, io.ErrUnexpectedEOF)
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrGone) || errors.Is(err, backend.ErrNotFound)
 }
 
 // damaged asks what to do about a version that cannot be had.

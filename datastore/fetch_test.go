@@ -132,4 +132,11 @@ func TestFetchWithoutWhatIsDamaged(t *testing.T) {
 	if !errors.Is(err, stop) {
 		t.Errorf("got %v, want fn's error", err)
 	}
+	// A connection that is always cut tells nothing of what is stored.
+	q.faults.Add(faults.Rule{Ops: faults.Get, Prefix: "data/", Times: faults.Always, Do: faults.Truncate(1)})
+	defer q.faults.Clear()
+	clear(bad)
+	if err := fetch(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("with connections that are cut: %v, damaged %v", err, bad)
+	}
 }
