@@ -1,7 +1,8 @@
+//go:build compare
+
 package bench
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
@@ -17,8 +18,6 @@ import (
 	"github.com/swampd/swampd/internal/testserver"
 )
 
-var compare = flag.Bool("compare", false, "compare with restic and rclone (see bench/compare)")
-
 const compareFiles = 10_000
 
 // tool is one program under comparison. Each func runs it once, from a fresh
@@ -30,11 +29,8 @@ type tool struct {
 	get        func(round int, to string) error
 }
 
-// TestCompare is run by bench/compare.
+// TestCompare is run by bench/compare: it takes minutes, and restic and rclone.
 func TestCompare(t *testing.T) {
-	if !*compare {
-		t.Skip("takes minutes, and restic and rclone: see bench/compare")
-	}
 	const files = compareFiles
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
