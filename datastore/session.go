@@ -31,7 +31,7 @@ func (l logSeam) Fence() uint64 {
 // Barrier occupies the next slot with a record of kind fence (I2), so that no
 // writer with a lower fence can commit after it. The floor is always read after.
 func (l logSeam) Barrier(ctx context.Context, hold *writer.Hold) error {
-	s, fence, session := l.s, hold.Fence(), hold.Session()
+	s := l.s
 	leave, err := s.enter(ctx, "a commit or update")
 	if err != nil {
 		return err
@@ -43,17 +43,22 @@ func (l logSeam) Barrier(ctx context.Context, hold *writer.Hold) error {
 		if err := s.settle(ctx, uuid.Nil); err != nil {
 			return err
 		}
-		if err := fenced(s.follow.tip, fence, session); err != nil {
+		if err := fenced(s.follow.tip, hold.Fence(), hold.Session()); err != nil {
 			return err
 		}
-		rec := &format.Record{
-			Slot: s.follow.tip.Head + 1, Kind: format.KindFence, Fence: fence, Session: session,
-			Writer: selfIdentity(), Time: s.opts.now().UnixNano(), Prev: s.follow.tip.Hash,
-		}
+		rec := barrier(s.follow.tip, hold, s.opts.now())
 		ok, err := s.landRecord(ctx, hold, rec, nil, true)
 		if err != nil || ok {
 			return err
 		}
+	}
+}
+
+// barrier is the record that makes hold the writer, for the slot after tip.
+func barrier(tip catalog.State, hold *writer.Hold, now time.Time) *format.Record {
+	return &format.Record{
+		Slot: tip.Head + 1, Kind: format.KindFence, Fence: hold.Fence(), Session: hold.Session(),
+		Writer: selfIdentity(), Time: now.UnixNano(), Prev: tip.Hash,
 	}
 }
 
