@@ -73,18 +73,22 @@ func TestAForcedReleaseOfAFreeLeasePutsUpABarrier(t *testing.T) {
 func TestAForcedReleaseReadsTheCheckpointAndTheRecordsAfterIt(t *testing.T) {
 	for _, damaged := range []bool{false, true} {
 		e := newEnv(t, nil)
-		a := e.open(&Options{CheckpointSlots: 5, CheckpointBytes: -1})
+		a := e.open(nil)
 		for range 12 {
 			a.put(map[string][]byte{"x": []byte("1")})
-			a.work.Wait()
 		}
-		head, seq := a.Head(), a.follow.ck.Seq
-		if seq == 0 || seq == head {
-			t.Fatalf("checkpoint %d, head %d", seq, head)
+		if err := a.Checkpoint(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.put(map[string][]byte{"x": []byte("2")})
+		ck, _ := e.checkpointRecord()
+		seq := ck.Seq
+		if seq == 0 || seq == a.Head() {
+			t.Fatalf("checkpoint %d, head %d", seq, a.Head())
 		}
 		if damaged {
 			e.damaged = true
-			e.store.Tamper(a.follow.ck.Root, func(b []byte) []byte { return b[:len(b)-1] })
+			e.store.Tamper(ck.Root, func(b []byte) []byte { return b[:len(b)-1] })
 		}
 		f := faults.Wrap(e.store.Open())
 		_, err := forceReleaseIn(t.Context(), f.Bucket(), (&Options{process: stranger(t)}).withDefaults())
