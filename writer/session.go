@@ -24,10 +24,15 @@ type session struct {
 	id    uuid.UUID
 	fence uint64 // fixed when ready is closed
 
-	// turn is held by who writes the record; it guards cell, lease and replaced.
+	// turn is held by who writes the record; it guards cell, lease, proven and
+	// replaced.
 	turn  chan struct{}
 	cell  cell
 	lease Lease // as last written
+	// started counts the writes that began, proven is the newest of them that
+	// succeeded.
+	started atomic.Uint64
+	proven  uint64
 	// replaced says whose record is in the place of mine, once one is.
 	replaced error
 
@@ -152,6 +157,7 @@ func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
 	if err != nil {
 		return err
 	}
+	this := s.started.Add(1)
 	start, err := s.cell.swap(ctx, data)
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		s.replaced = s.fenced(f.seen)
@@ -162,7 +168,7 @@ func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
 		s.lease.Beat = next.Beat
 		return err
 	}
-	s.lease = next
+	s.lease, s.proven = next, this
 	s.forward(start)
 	return nil
 }
