@@ -505,7 +505,7 @@ func (s *Store) seenByOthers(ctx context.Context, from uint64) error {
 		return err
 	}
 	defer snap.Close()
-	for row, err := range snap.Log(ctx, from+1, s.follow.tip.Head, false) {
+	for row, err := range snap.Log(ctx, from, s.follow.tip.Head, false) {
 		if err != nil {
 			return err
 		}
