@@ -86,7 +86,7 @@ func (s *Store) land(ctx context.Context, p *prepared, hold *writer.Hold) (slot 
 			Contents: p.contents,
 		}
 		sent = true
-		ok, err := s.landRecord(ctx, rec, p.listFiles, false)
+		ok, err := s.landRecord(ctx, hold, rec, p.listFiles, false)
 		if err != nil {
 			return 0, false, err
 		}
@@ -130,7 +130,7 @@ func (s *Store) settle(ctx context.Context, id uuid.UUID) error {
 		return err
 	}
 	s.undecided = nil
-	delete(s.sentHash, r.hash)
+	r.decided(v == mine)
 	return nil
 }
 
@@ -228,27 +228,28 @@ func (s *Store) deadNames(ctx context.Context, p *prepared) (map[string]bool, er
 	return dead, nil
 }
 
-// landRecord encodes and decides one record at the slot after the tip. ok means
-// that it landed and is shown; not ok, without an error, that the slot was lost
-// and the log was caught up with: build it anew.
-func (s *Store) landRecord(ctx context.Context, rec *format.Record, lists *listFiles, always bool) (ok bool, err error) {
+// landRecord encodes and decides one record of hold at the slot after the tip. ok
+// means that it landed and is shown; not ok, without an error, that the slot was
+// lost and the log was caught up with: build it anew.
+func (s *Store) landRecord(ctx context.Context, hold *writer.Hold, rec *format.Record, lists *listFiles, always bool) (ok bool, err error) {
 	data, err := format.EncodeRecord(rec)
 	if err != nil {
 		return false, err
 	}
 	s.opts.Progress(Progress{Phase: "commit"})
 	r := newSent(rec, data, s.follow.proof)
-	s.sentHash[r.hash] = true
-	v, proof, err := s.decide(ctx, r, always)
-	if err != nil {
-		if errors.Is(err, ErrUnconfirmed) {
-			s.undecided = r
-		} else {
-			delete(s.sentHash, r.hash)
-		}
+	if err := r.under(hold); err != nil {
 		return false, err
 	}
-	delete(s.sentHash, r.hash)
+	v, proof, err := s.decide(ctx, r, always)
+	if errors.Is(err, ErrUnconfirmed) {
+		s.undecided = r
+		return false, err
+	}
+	r.decided(err == nil && v == mine)
+	if err != nil {
+		return false, err
+	}
 	if v != mine {
 		err := s.catchUp(ctx)
 		if err != nil && v == truncated {
@@ -259,6 +260,25 @@ func (s *Store) landRecord(ctx context.Context, rec *format.Record, lists *listF
 	s.landed(rec, r, lists)
 	s.follow.proof = proof
 	return true, nil
+}
+
+// under tells the hold, before anything is sent, that r is on its way. A process
+// that is about to end begins no write.
+func (r *sent) under(hold *writer.Hold) error {
+	done, err := hold.Begin()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	decided := hold.Sending(r.hash)
+	r.decided = func(landed bool) {
+		if landed {
+			decided(r.slot)
+		} else {
+			decided(0)
+		}
+		done()
+	}
+	return nil
 }
 
 // landed moves the tip and shows the new state (R10).

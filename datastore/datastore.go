@@ -39,6 +39,15 @@ type Options struct {
 	MaxWait time.Duration
 	// Waiting is called while Begin waits, several times a second.
 	Waiting func(writer.Wait)
+	// Writer and Epoch name this writer, as configured: who, and in which
+	// incarnation of its configuration. They are shown to who waits.
+	Writer, Epoch string
+	// FastAdoption, for daemons that a supervisor restarts: a process with the same
+	// Writer, Epoch and StateDir takes over within about a second (buckets: eight)
+	// also where it cannot see that the one before has died, as in a new container.
+	// It needs Writer, Epoch, and a StateDir that survives the restart. Start no
+	// second process with the same writer id by hand while the first may live.
+	FastAdoption bool
 	// Progress is called now and then during long work, from any goroutine.
 	Progress func(Progress)
 	// Uploads is how many data objects are sent at once, 1 to 64; default 4.
@@ -57,6 +66,8 @@ type Options struct {
 
 	now       func() time.Time // for persisted times; tests
 	closeWait time.Duration    // of Close for lease and accounting; tests
+	process   *writer.Process  // nil: this one; tests
+	connect   func(context.Context) (*backend.Bucket, error)
 }
 
 // Init makes a new datastore at url and opens it. The store is probed first:

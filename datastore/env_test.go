@@ -15,6 +15,7 @@ import (
 
 	"github.com/swampd/swampd/backend/memory"
 	"github.com/swampd/swampd/internal/faults"
+	"github.com/swampd/swampd/writer"
 )
 
 func TestMain(m *testing.M) {
@@ -117,6 +118,9 @@ func (e *env) tryOpen(opts *Options) (*proc, error) {
 	if o.StateDir == "" {
 		o.StateDir = e.t.TempDir()
 	}
+	if o.process == nil {
+		o.process = stranger(e.t)
+	}
 	s, err := openBucket(context.Background(), f.Bucket(), o)
 	if err != nil {
 		return nil, err
@@ -124,6 +128,13 @@ func (e *env) tryOpen(opts *Options) (*proc, error) {
 	p := &proc{Store: s, t: e.t, faults: f, dir: o.StateDir}
 	e.t.Cleanup(p.close)
 	return p, nil
+}
+
+// stranger is a process that no other can see.
+func stranger(t testing.TB) *writer.Process {
+	p := writer.NewProcess(&writer.Identity{Hostname: uuid.NewString(), PID: 4711}, nil)
+	t.Cleanup(p.End)
+	return p
 }
 
 func (p *proc) close() {

@@ -41,6 +41,9 @@ type sent struct {
 	begun bool
 	// proof is the proof that the follower had when the record was made.
 	proof time.Time
+	// decided tells the hold what became of it: landed in its slot or not. Until
+	// then it counts as in flight.
+	decided func(landed bool)
 }
 
 func newSent(rec *format.Record, data []byte, proof time.Time) *sent {

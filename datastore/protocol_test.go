@@ -57,7 +57,7 @@ func (e *env) own(p *proc, edit func(*format.Record)) *format.Record {
 	tip := p.follow.tip
 	rec := &format.Record{Slot: tip.Head + 1, Kind: format.KindCommit, Fence: p.hold.Fence(), Session: p.hold.Session(), Time: 1, Prev: tip.Hash}
 	edit(rec)
-	if ok, err := p.landRecord(context.Background(), rec, nil, false); err != nil || !ok {
+	if ok, err := p.landRecord(context.Background(), p.hold, rec, nil, false); err != nil || !ok {
 		e.t.Fatalf("landed %v, %v", ok, err)
 	}
 	return rec

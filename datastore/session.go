@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +30,7 @@ func (l logSeam) Fence() uint64 {
 
 // Barrier occupies the next slot with a record of kind fence (I2), so that no
 // writer with a lower fence can commit after it. The floor is always read after.
-func (l logSeam) Barrier(ctx context.Context, fence uint64, session uuid.UUID) error {
+func (l logSeam) Barrier(ctx context.Context, hold *writer.Hold) error {
 	s := l.s
 	leave, err := s.enter(ctx, "a commit or update")
 	if err != nil {
@@ -42,18 +43,30 @@ func (l logSeam) Barrier(ctx context.Context, fence uint64, session uuid.UUID) e
 		if err := s.settle(ctx, uuid.Nil); err != nil {
 			return err
 		}
-		if err := fenced(s.follow.tip, fence, session); err != nil {
+		if err := fenced(s.follow.tip, hold.Fence(), hold.Session()); err != nil {
 			return err
 		}
-		rec := &format.Record{
-			Slot: s.follow.tip.Head + 1, Kind: format.KindFence, Fence: fence, Session: session,
-			Writer: selfIdentity(), Time: s.opts.now().UnixNano(), Prev: s.follow.tip.Hash,
-		}
-		ok, err := s.landRecord(ctx, rec, nil, true)
+		rec := barrier(s.follow.tip, hold, s.opts.now())
+		ok, err := s.landRecord(ctx, hold, rec, nil, true)
 		if err != nil || ok {
 			return err
 		}
 	}
+}
+
+// barrier is the record that makes hold the writer, for the slot after tip.
+func barrier(tip catalog.State, hold *writer.Hold, now time.Time) *format.Record {
+	return &format.Record{
+		Slot: tip.Head + 1, Kind: format.KindFence, Fence: hold.Fence(), Session: hold.Session(),
+		Writer: selfIdentity(), Time: now.UnixNano(), Prev: tip.Hash,
+	}
+}
+
+// Recover removes what processes that are gone have staged here. Nothing of it
+// was promised to anybody: an entry is durable when it has landed.
+func (l logSeam) Recover(context.Context, *writer.Hold) error {
+	l.s.cleanStaging()
+	return nil
 }
 
 // fenced says whether the log shows a writer that came after this one: a newest
@@ -83,9 +96,11 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	}
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
-	hold, err := writer.Acquire(ctx, s.bucket, logSeam{s}, &writer.Options{
-		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
-	})
+	o, err := s.writerOptions()
+	if err != nil {
+		return nil, err
+	}
+	hold, err := writer.Acquire(ctx, s.bucket, logSeam{s}, o)
 	if err != nil {
 		if errors.Is(err, ErrUnconfirmed) {
 			// Of the barrier, which is nothing of the caller's.
@@ -98,6 +113,34 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	}
 	s.setHold(hold)
 	return hold, nil
+}
+
+func (s *Store) writerOptions() (*writer.Options, error) {
+	o := &writer.Options{
+		Writer: s.opts.Writer, Epoch: s.opts.Epoch, FastAdoption: s.opts.FastAdoption,
+		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
+		Connect: s.opts.connect, Logger: s.opts.Logger, Process: s.opts.process,
+	}
+	if o.FastAdoption {
+		dir, err := filepath.Abs(s.dir)
+		if err != nil {
+			return nil, err
+		}
+		o.Guard = filepath.Join(dir, "guard")
+	}
+	return o, nil
+}
+
+// Hold makes this process the writer, if it is not yet, and returns its hold: for
+// programs whose work ends when the hold is lost (Hold.Context), which confirm it
+// before an effect outside the datastore (Hold.Confirm), or which end it by a
+// writer.Watchdog. It waits like Begin. The Store closes it, in Release or Close.
+func (s *Store) Hold(ctx context.Context) (*writer.Hold, error) {
+	if err := s.open(); err != nil {
+		return nil, fail("hold", "", err)
+	}
+	hold, err := s.acquire(ctx)
+	return hold, fail("hold", "", err)
 }
 
 // setHold is the only writer of s.hold.

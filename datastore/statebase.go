@@ -28,6 +28,14 @@ func StateRoot() (string, error) {
 	return filepath.Join(base, "swampd"), nil
 }
 
+// stateDir is the directory with the local files, or with one for each datastore.
+func (o *Options) stateDir() (string, error) {
+	if o.StateDir != "" {
+		return o.StateDir, nil
+	}
+	return StateRoot()
+}
+
 // stateBase is the user's directory for state that programs keep.
 func stateBase() (string, error) {
 	switch runtime.GOOS {

@@ -39,7 +39,6 @@ type Store struct {
 	// Owned by the lane.
 	follow    *follower
 	undecided *sent // a record whose fate is still open (I4)
-	sentHash  map[format.Hash]bool
 
 	cat     *catalog.DB
 	overlay *overlay
@@ -102,12 +101,11 @@ func (o *Options) withDefaults() Options {
 	return c
 }
 
-// stateDir is the directory with the local files, or with one for each datastore.
-func (o *Options) stateDir() (string, error) {
-	if o.StateDir != "" {
-		return o.StateDir, nil
-	}
-	return StateRoot()
+// dial opens the store, and remembers how: the heartbeat wants a connection of its
+// own.
+func (o *Options) dial(ctx context.Context, url string) (*backend.Bucket, error) {
+	o.connect = func(ctx context.Context) (*backend.Bucket, error) { return backend.Open(ctx, url) }
+	return o.connect(ctx)
 }
 
 func initStore(ctx context.Context, url string, o *Options) (*Store, error) {
@@ -123,7 +121,7 @@ func initStore(ctx context.Context, url string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	bucket, err := backend.Open(ctx, url)
+	bucket, err := opts.dial(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +214,7 @@ func openStore(ctx context.Context, url string, o *Options) (*Store, error) {
 	if !catalog.HasCgo {
 		return nil, catalog.ErrNoCgo
 	}
-	bucket, err := backend.Open(ctx, url)
+	bucket, err := opts.dial(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +249,7 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	s := &Store{
 		bucket: bucket, marker: *marker, opts: opts, dir: dir, cat: cat,
 		lane: make(chan struct{}, 1), session: make(chan struct{}, 1),
-		sentHash: map[format.Hash]bool{}, batch: map[*Batch]struct{}{}, views: newViews(),
+		batch: map[*Batch]struct{}{}, views: newViews(),
 	}
 	s.closing, s.shut = context.WithCancelCause(context.Background())
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -361,6 +359,9 @@ func (s *Store) catchUp(ctx context.Context) error {
 	}
 	if err == nil && refused != nil {
 		err = s.overlay.flush(ctx)
+	}
+	if err == nil {
+		err = s.seenByOthers(ctx, max(tip.Head, s.overlay.head()))
 	}
 	if err != nil {
 		if s.follow.tip.Head < tip.Head { // what was seen stays seen, whatever became of the catalog
@@ -487,9 +488,35 @@ func (s *Store) seen(rec *format.Record, hash format.Hash) error {
 	if hold == nil || rec.Slot <= s.overlay.head() { // read before, and again for a catalog that was lost
 		return nil
 	}
-	if rec.Session == hold.Session() && !s.sentHash[hash] {
-		// R9: a record with my session that I did not send: a clone of me exists.
-		hold.Lost(fmt.Errorf("%w: slot %d carries this session but was written by a copy of this process", ErrFenced, rec.Slot))
+	wrote(hold, rec.Session, rec.Slot, hash)
+	return nil
+}
+
+// wrote looks whether a record in the log carries the session of hold, though this
+// process did not send it: then a clone of it exists (R9).
+func wrote(hold *writer.Hold, session uuid.UUID, slot uint64, hash format.Hash) {
+	if session == hold.Session() && !hold.Sent(slot, hash) {
+		hold.Lost(fmt.Errorf("%w: slot %d carries this session but was written by a copy of this process", ErrFenced, slot))
+	}
+}
+
+// seenByOthers is seen for the slots after from that another process, which shares
+// the catalog, has folded: these were not told of.
+func (s *Store) seenByOthers(ctx context.Context, from uint64) error {
+	hold := s.held()
+	if hold == nil || s.follow.tip.Head <= from {
+		return nil
+	}
+	snap, err := s.cat.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	for row, err := range snap.Log(ctx, from, s.follow.tip.Head, false) {
+		if err != nil {
+			return err
+		}
+		wrote(hold, row.Session, row.Slot, row.Hash)
 	}
 	return nil
 }

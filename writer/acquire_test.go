@@ -322,8 +322,9 @@ func TestARefusalIsNotWaitedFor(t *testing.T) {
 
 // The last instant belongs to the holder.
 func TestTakeoverIsExact(t *testing.T) {
+	w := newWorld(t)
 	l := dead(1)
-	o, err := (&Options{}).withDefaults()
+	o, err := w.options(Options{}).withDefaults(w.store.Bucket())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,14 +336,14 @@ func TestTakeoverIsExact(t *testing.T) {
 		{40 * time.Second, 15*time.Second + 1, false},
 		{40*time.Second + 1, 15 * time.Second, false},
 	} {
-		q := newQueue(&o)
+		q := newQueue(newSession(t.Context(), w.store.Bucket(), o))
 		now := time.Now()
 		first := &sight{info: backend.Info{Version: "v", Now: now, Modified: now}, before: 0, after: time.Second}
-		if q.mayTakeOver(l, first) {
+		if q.assess(l, first).action == take {
 			t.Error("taken at first sight")
 		}
 		then := &sight{info: backend.Info{Version: "v", Now: now.Add(c.age), Modified: now}, before: time.Second + c.silence, after: time.Hour}
-		if got := q.mayTakeOver(l, then); got != c.want {
+		if got := q.assess(l, then).action == take; got != c.want {
 			t.Errorf("age %v, silence %v: %v, want %v", c.age, c.silence, got, c.want)
 		}
 	}

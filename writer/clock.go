@@ -16,14 +16,8 @@ func sinceStart() time.Duration { return time.Since(started) }
 
 // sleep waits, or returns false as soon as ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return ctx.Err() == nil
-	}
+	_, ok := sleepOr(ctx, d, nil)
+	return ok
 }
 
 // jitter is between half of d and one and a half.
@@ -32,4 +26,18 @@ func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 // backoff is how long to wait after the n-th attempt (from 0).
 func backoff(n int) time.Duration {
 	return jitter(min(100*time.Millisecond<<min(n, 10), 2*time.Second))
+}
+
+// sleepOr is sleep that also ends, woken, when wake is closed (nil: never).
+func sleepOr(ctx context.Context, d time.Duration, wake <-chan struct{}) (woken, ok bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false, false
+	case <-wake:
+		return true, ctx.Err() == nil
+	case <-t.C:
+		return false, ctx.Err() == nil
+	}
 }

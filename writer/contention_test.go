@@ -78,7 +78,7 @@ func TestRenewalAndTakeoverOnOneVersion(t *testing.T) {
 
 func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
 	const rounds = 1000
-	o, err := (*Options)(nil).withDefaults()
+	o, err := (*Options)(nil).withDefaults(one)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
 		}
 		return l, seen
 	}
-	holder := newHold(t.Context(), one, o)
+	holder := newSession(t.Context(), one, o)
 	if err := holder.replace(t.Context(), log, nil, &sight{}); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
 		if holder.cell.bucket == two {
 			bucket = one
 		}
-		taker := newHold(t.Context(), bucket, o)
+		taker := newSession(t.Context(), bucket, o)
 		old, seen := look(&taker.cell)
 		var renewed, taken error
 		var wg sync.WaitGroup
@@ -118,11 +118,11 @@ func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket) {
 		switch {
 		case renewed == nil && errors.As(taken, new(*foreignError)):
 			renewals++
-			if l.Session != holder.session || l.Fence != old.Fence || l.Beat != old.Beat+1 {
+			if l.Session != holder.id || l.Fence != old.Fence || l.Beat != old.Beat+1 {
 				t.Fatalf("round %d: renewed, and the lease is %+v", round, l)
 			}
 		case taken == nil && errors.Is(renewed, ErrFenced):
-			if l.Session != taker.session || l.Fence != old.Fence+1 {
+			if l.Session != taker.id || l.Fence != old.Fence+1 {
 				t.Fatalf("round %d: taken over, and the lease is %+v", round, l)
 			}
 			holder = taker

@@ -57,7 +57,7 @@ func TestLeaseOfTheDesignIsReal(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		h := w.mustAcquire(Options{})
+		h := w.mustAcquire(Options{Process: This()})
 		defer w.mustClose(h)
 		if got, want := names(string(w.bytes())), names(shown); !reflect.DeepEqual(got, want) {
 			t.Errorf("a writer has the fields %q, format.md shows %q", got, want)

@@ -12,61 +12,77 @@ import (
 	"github.com/swampd/swampd/backend"
 )
 
-// Hold is the right to write, from Acquire to Close or to its loss. Its methods
-// are safe for concurrent use.
+// Hold is the right to write, from Acquire to Close or to its loss. Holds of one
+// process may share a session: they have one fence, and are lost together. Its
+// methods are safe for concurrent use.
 type Hold struct {
-	opts    Options // with its defaults filled in
-	session uuid.UUID
-	fence   uint64 // fixed when Acquire returns
-
-	// turn is held by who writes the record; it guards cell and lease.
-	turn  chan struct{}
-	cell  cell
-	lease Lease // as last written
-
-	// stamp is the boot clock before the newest successful write. It only moves
-	// forward: a slow answer to an early write does not make the hold older.
-	stamp atomic.Int64
-
+	s      *session
+	joined bool
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	work   []chan struct{} // each closed by its goroutine at its end
 
 	closing atomic.Bool
 	closed  chan struct{}
 	result  error // of Close; fixed when closed is closed
 }
 
-func newHold(ctx context.Context, bucket *backend.Bucket, o Options) *Hold {
-	h := &Hold{
-		opts:    o,
-		session: uuid.New(),
-		turn:    make(chan struct{}, 1),
-		cell:    cell{bucket: bucket, boot: o.Boot, call: o.TTL / 3},
-		closed:  make(chan struct{}),
+// handle makes a Hold of a session that this process has, or nil: it is over, or
+// about to be (I7).
+func (s *session) handle(ctx context.Context, joined bool) *Hold {
+	h := &Hold{s: s, joined: joined, closed: make(chan struct{})}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil
 	}
-	h.ctx, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.holds++
+	h.ctx, h.cancel = context.WithCancelCause(lifetime{s.ctx, context.WithoutCancel(ctx)})
 	return h
+}
+
+// lifetime is a context that ends with the session and has the values of another.
+type lifetime struct {
+	context.Context
+	values context.Context
+}
+
+func (l lifetime) Value(key any) any {
+	if v := l.values.Value(key); v != nil {
+		return v
+	}
+	return l.Context.Value(key)
 }
 
 // Fence is the number of this change of writer. It is in every record that the
 // hold's owner puts into the log.
-func (h *Hold) Fence() uint64 { return h.fence }
+func (h *Hold) Fence() uint64 { return h.s.fence }
 
-// Session names this acquisition; no other ever had or will have it.
-func (h *Hold) Session() uuid.UUID { return h.session }
+// Session names this acquisition; no other ever had or will have it. Holds that
+// share one have the same.
+func (h *Hold) Session() uuid.UUID { return h.s.id }
+
+// Joined says whether this hold shares the session of an earlier one of this
+// process. What is to be done once for a session is not done for it (R16).
+func (h *Hold) Joined() bool { return h.joined }
+
+// Shared says whether other holds of this process share the session now.
+func (h *Hold) Shared() bool {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	return h.s.holds > 1
+}
 
 // Context ends when the hold is lost or closed, and context.Cause says why. It
 // carries the values of the context given to Acquire, but not its end.
 func (h *Hold) Context() context.Context { return h.ctx }
 
 // Err is nil while the hold stands, and the cause of its end afterwards: what
-// Lost was told, or an error that wraps ErrFenced, ErrExpired or ErrReleased. It asks no store and never
-// blocks. It is exact about the time that has passed, also right after the
-// machine slept.
+// Lost was told, or an error that wraps ErrFenced, ErrExpired or ErrReleased. It
+// asks no store and never blocks. It is exact about the time that has passed,
+// also right after the machine slept.
 func (h *Hold) Err() error {
-	if h.ctx.Err() == nil && h.left() <= 0 {
-		h.expire()
+	if err := h.s.err(); err != nil {
+		return err
 	}
 	if h.ctx.Err() == nil {
 		return nil
@@ -74,165 +90,135 @@ func (h *Hold) Err() error {
 	return context.Cause(h.ctx)
 }
 
-// Lost ends the hold because the log showed that it is no longer current. The
-// first cause stays. Close must still be called.
+// Lost ends the hold, and all that share its session, because the log showed
+// that it is no longer current. The first cause stays. Close must still be called.
 func (h *Hold) Lost(cause error) {
 	if cause == nil {
-		cause = fmt.Errorf("the log shows a newer writer than fence %d: %w", h.fence, ErrFenced)
+		cause = fmt.Errorf("the log shows a newer writer than fence %d: %w", h.s.fence, ErrFenced)
 	}
-	h.cancel(cause)
+	h.s.cancel(cause)
 }
 
-// Close gives the lease back and waits for the hold's goroutines, within 5 s
-// and ctx (which must still be alive: a context that has ended gives nothing
-// back). The caller has nothing in flight any more. It returns the cause if the
-// hold was lost before, and what kept the lease from being given back; that is
-// harmless, others just wait until it runs out, and this process does not.
+// Close ends the hold. The last one of a session gives the lease back and waits
+// for the session's goroutines, within 5 s and ctx (which must still be alive: a
+// context that has ended gives nothing back). The caller has nothing in flight
+// any more. It returns the cause if the hold was lost before, and what kept the
+// lease from being given back; that is tried again in the background while the
+// process lives.
 func (h *Hold) Close(ctx context.Context) error {
 	if h.closing.Swap(true) {
 		<-h.closed
 		return h.result
 	}
 	defer close(h.closed)
-	lost := h.Err()
-	h.cancel(fmt.Errorf("session %s: %w", h.session, ErrReleased))
-	ctx, cancel := context.WithTimeout(ctx, releaseTime)
-	defer cancel()
-	h.result = lost
-	if err := h.release(ctx); lost == nil {
-		h.result = err
-	} else if err != nil && !(errors.Is(lost, ErrFenced) && errors.Is(err, ErrFenced)) { // the same news twice
-		h.result = errors.Join(lost, err)
+	s := h.s
+	s.mu.Lock()
+	s.holds--
+	last := s.holds == 0
+	s.closing = s.closing || last
+	s.mu.Unlock()
+	if last {
+		h.result = s.close(ctx)
+	} else {
+		h.result = s.err()
 	}
+	h.cancel(fmt.Errorf("session %s: %w", s.id, ErrReleased))
 	return h.result
 }
 
-// release writes "released" in the place of exactly what is mine. On a lease
-// that has another owner by now it changes nothing.
-func (h *Hold) release(ctx context.Context) error {
-	ended.Store(h.session, true)
-	err := h.join(ctx)
-	if err == nil {
-		err = h.write(ctx, func(l *Lease) { l.Released = true })
-	}
-	if err == nil || errors.Is(err, ErrFenced) {
-		ended.Delete(h.session)
-		return err
-	}
-	return fmt.Errorf("the writer's lease was not given back; others wait for it up to %v: %w", h.opts.TTL+h.opts.Skew, err)
-}
+// confirmTime bounds how long Confirm waits for an answer, from sending.
+const confirmTime = 500 * time.Millisecond
 
-// write changes the record that is mine.
-func (h *Hold) write(ctx context.Context, change func(*Lease)) error {
-	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	next := h.lease
-	change(&next)
-	next.Beat++
-	next.Renewed = h.opts.Now().UTC()
-	data, err := next.Encode()
-	if err != nil {
-		return err
-	}
-	start, err := h.cell.swap(ctx, data)
-	if f := (*foreignError)(nil); errors.As(err, &f) {
-		return h.fenced(f.seen)
-	}
-	if err != nil {
-		// It may be in doubt under this beat; the next one needs another.
-		h.lease.Beat = next.Beat
-		return err
-	}
-	h.lease = next
-	h.forward(start)
-	return nil
-}
-
-// fenced says in words what stands in the place of my record.
-func (h *Hold) fenced(seen *sight) error {
-	who := "another writer"
-	if seen.data == nil {
-		who = "nobody: the record was removed by hand"
-	} else if l, err := DecodeLease(seen.data); err != nil {
-		who = fmt.Sprintf("a record that cannot be read (%v)", err)
-	} else if l.Session == h.session {
-		who = "a copy of this very process, as of a cloned machine, under the same session"
-	} else {
-		who = fmt.Sprintf("%s, with fence %d after %d", l.who(), l.Fence, h.lease.Fence)
-	}
-	return fmt.Errorf("the writer's lease now belongs to %s; session %s can write nothing more, open the datastore anew: %w", who, h.session, ErrFenced)
-}
-
-// join waits for the hold's goroutines, whose context has ended.
-func (h *Hold) join(ctx context.Context) error {
-	for _, done := range h.work {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return fmt.Errorf("a call to the store does not end: %w", context.Cause(ctx))
+// Confirm proves that the hold is current, by a renewal of the lease that began
+// after Confirm was called. It is for directly before a side effect outside the
+// datastore, which no log can fence. Nil: at a moment after the call, no other
+// writer had taken over.
+//
+// It waits for an answer at most 500 ms from sending; while the store says that
+// it is asked too often, as long as ctx lasts. It fails closed: an error that
+// wraps ErrNotConfirmed means that there was no answer, that the effect must not
+// happen now, and that Confirm may be called again. Any other error is the end of the
+// hold. Nothing keeps the process from being stopped between Confirm and the
+// effect; an effect that hurts when it comes late must be fenced by whom it
+// reaches, with Fence.
+func (h *Hold) Confirm(ctx context.Context) error {
+	s := h.s
+	asked := s.started.Load()
+	for attempt := 0; ; attempt++ {
+		if err := h.Err(); err != nil {
+			return err
 		}
-	}
-	return nil
-}
-
-// start sets off what keeps the hold and what watches it.
-func (h *Hold) start() {
-	for _, run := range []func(){h.heartbeat, h.monitor} {
-		done := make(chan struct{})
-		h.work = append(h.work, done)
-		go func() {
-			defer close(done)
-			run()
-		}()
-	}
-}
-
-// heartbeat renews every third of the TTL. A renewal that fails is tried again
-// until it succeeds, another owner shows, or the monitor ends the hold.
-func (h *Hold) heartbeat() {
-	wait := h.opts.TTL / 3
-	for sleep(h.ctx, wait) && h.Err() == nil {
-		wait = h.opts.TTL / 3
-		err := h.write(h.ctx, func(*Lease) {})
+		err := s.renewSince(ctx, asked)
+		if err == nil {
+			return h.Err()
+		}
 		if errors.Is(err, ErrFenced) {
-			h.cancel(err)
-		} else if err != nil {
-			wait = jitter(h.opts.TTL / 30)
+			s.cancel(err)
+			return err
+		}
+		if lost := h.Err(); lost != nil {
+			return lost
+		}
+		if ctx.Err() != nil || !s.throttled() || !sleep(ctx, backoff(attempt)) {
+			return fmt.Errorf("%w: %w", ErrNotConfirmed, err)
 		}
 	}
 }
 
-// monitor ends the hold when no renewal has succeeded for the TTL, whatever the
-// heartbeat is stuck in. It looks more often than its timer would need, because
-// timers stand still while the machine sleeps.
-func (h *Hold) monitor() {
-	for h.Err() == nil {
-		sleep(h.ctx, min(h.left(), h.opts.TTL/10))
-	}
+// throttled: the newest trouble is that the store is asked too often.
+func (s *session) throttled() bool {
+	p := s.cell.trouble.Load()
+	return p != nil && errors.Is(*p, backend.ErrBusy)
 }
 
-// left is how long the hold stands if no renewal succeeds.
-func (h *Hold) left() time.Duration {
-	return time.Duration(h.stamp.Load()) + h.opts.TTL - h.opts.Boot()
-}
-
-func (h *Hold) forward(stamp time.Duration) {
+// renewSince is done when a renewal has succeeded that began after as many as asked
+// had begun. They are counted, since two readings of a clock may be equal.
+func (s *session) renewSince(ctx context.Context, asked uint64) error {
+	limit := fmt.Errorf("no answer within %v while waiting for the renewal of the writer's lease", confirmTime)
 	for {
-		old := h.stamp.Load()
-		if int64(stamp) <= old || h.stamp.CompareAndSwap(old, int64(stamp)) {
-			return
+		bounded, cancel := context.WithTimeoutCause(ctx, confirmTime, limit)
+		select {
+		case s.turn <- struct{}{}:
+			defer func() { <-s.turn }()
+			defer cancel()
+			if s.proven > asked {
+				return nil
+			}
+			return s.writeInTurn(bounded, func(*Lease) {})
+		case <-bounded.Done():
+			cancel()
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if !s.throttled() { // the heartbeat has no answer either
+				return limit
+			}
 		}
 	}
 }
 
-func (h *Hold) expire() {
-	why := errors.New("the store did not answer")
-	if p := h.cell.trouble.Load(); p != nil {
-		why = *p
+// Begin tells of a write to the log that is about to be sent. It counts as in
+// flight until done is called, which must be when its fate is known and not
+// before. After Halt, Begin refuses with ErrHalted. It does not block.
+func (h *Hold) Begin() (done func(), err error) {
+	s := h.s
+	s.writes.Add(1)
+	if s.halted.Load() {
+		s.writes.Add(-1)
+		return nil, fmt.Errorf("session %s: %w", s.id, ErrHalted)
 	}
-	h.cancel(fmt.Errorf("%w for %v, so another writer may take over; open the datastore anew: %w", ErrExpired, h.opts.TTL, why))
+	var once atomic.Bool
+	return func() {
+		if !once.Swap(true) {
+			s.writes.Add(-1)
+		}
+	}, nil
 }
+
+// Halt refuses writes from now on, for a process that is about to end. It does
+// not block and takes no lock.
+func (h *Hold) Halt() { h.s.halted.Store(true) }
+
+// InFlight counts the writes that have begun and whose fate is not known. It does
+// not block and takes no lock.
+func (h *Hold) InFlight() int { return int(h.s.writes.Load()) }

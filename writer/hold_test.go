@@ -312,7 +312,7 @@ func TestCloseTellsOfLossAndRelease(t *testing.T) {
 		want   error
 	}{
 		"the store refuses": {func(*world, *faults.Driver) {}, backend.ErrDenied},
-		"another has it":    {func(w *world, f *faults.Driver) { f.Clear(); w.put(dead(2)) }, ErrFenced},
+		"another has it":    {func(w *world, f *faults.Driver) { w.put(dead(2)); f.Clear() }, ErrFenced},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -362,7 +362,7 @@ func TestTheStampIsTakenAtTheStart(t *testing.T) {
 }
 
 func TestTheStampOnlyMovesForward(t *testing.T) {
-	h := &Hold{}
+	h := &session{}
 	for _, step := range []struct{ to, want int64 }{{5, 5}, {3, 5}, {9, 9}, {8, 9}} {
 		if h.forward(time.Duration(step.to)); h.stamp.Load() != step.want {
 			t.Errorf("after %d the stamp is %d, want %d", step.to, h.stamp.Load(), step.want)
@@ -439,14 +439,20 @@ func TestAFailedReleaseHoldsUpOnlyOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		f := w.faulty()
-		h := w.mustAcquireOn(f)
+		me := w.stranger()
+		h, err := w.acquireOn(f, Options{Process: me})
+		if err != nil {
+			t.Fatal(err)
+		}
 		f.Add(on(writes, faults.Always, faults.Fail(backend.ErrDenied)))
 		wantErr(t, h.Close(t.Context()), backend.ErrDenied)
 		if w.lease().Released {
 			t.Fatal("released all the same")
 		}
+		_, err = w.acquire(Options{MaxWait: -1})
+		wantErr(t, err, ErrBusy)
 		began := time.Now()
-		h2 := w.mustAcquire(Options{MaxWait: -1})
+		h2 := w.mustAcquire(Options{Process: me, MaxWait: -1})
 		if h2.Fence() != h.Fence()+1 || time.Since(began) != 0 {
 			t.Errorf("fence %d after %v", h2.Fence(), time.Since(began))
 		}
@@ -455,19 +461,8 @@ func TestAFailedReleaseHoldsUpOnlyOthers(t *testing.T) {
 		// The same lease of another process: it is waited for.
 		l := dead(7)
 		w.put(l)
-		_, err := w.acquire(Options{MaxWait: -1})
+		_, err = w.acquire(Options{Process: me, MaxWait: -1})
 		wantErr(t, err, ErrBusy)
-	})
-}
-
-// A live hold of this very process is waited for like any other.
-func TestAnotherHoldOfThisProcessIsBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		h := w.mustAcquire(Options{})
-		_, err := w.acquire(Options{MaxWait: -1})
-		wantErr(t, err, ErrBusy)
-		w.mustClose(h)
 	})
 }
 

@@ -39,3 +39,11 @@ func (i Identity) MarshalJSON() ([]byte, error) {
 	type plain Identity
 	return joinExtra(plain(i), i.Extra)
 }
+
+// same says that two identities are one process, as far as all parts are known.
+func (i *Identity) same(me *Identity) bool {
+	if i == nil || me == nil || here.apart(i, me) != "" {
+		return false
+	}
+	return i.PID == me.PID && i.StartTime == me.StartTime
+}

@@ -60,7 +60,21 @@ func (w *world) options(o Options) *Options {
 	if o.Boot == nil {
 		o.Boot = w.boot
 	}
+	if o.Process == nil {
+		o.Process = w.stranger()
+	}
 	return &o
+}
+
+// stranger is a process that no other can see.
+func (w *world) stranger() *Process {
+	return w.process(&Identity{Hostname: uuid.NewString(), PID: 4711}, nil)
+}
+
+func (w *world) process(id *Identity, judge func(*Identity, *Guard, *Identity) Verdict) *Process {
+	p := NewProcess(id, judge)
+	w.t.Cleanup(p.End)
+	return p
 }
 
 // acquire is Acquire by a process of its own, which has its own replica.
@@ -82,7 +96,7 @@ func (w *world) mustClose(h *Hold) {
 	if err := h.Close(context.Background()); err != nil {
 		w.t.Errorf("close: %v", err)
 	}
-	if _, kept := ended.Load(h.session); kept {
+	if h.s.proc.session(h.s.id) != nil {
 		w.t.Error("a session that was given back is remembered for ever")
 	}
 }
@@ -117,7 +131,7 @@ func (w *world) checkStamp(h *Hold) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if stamp, written := time.Duration(h.stamp.Load()), s.info.Modified.Sub(w.born); stamp > written {
+	if stamp, written := time.Duration(h.s.stamp.Load()), s.info.Modified.Sub(w.born); stamp > written {
 		w.t.Errorf("the stamp is %v, but the record was written at %v", stamp, written)
 	}
 }
@@ -173,8 +187,8 @@ func (l *commitLog) all() []barrier {
 type replica struct {
 	log  *commitLog
 	seen []barrier
-	// catchUp and barrier, when set, run first and may fail.
-	catchUp, barrier func(context.Context) error
+	// catchUp, barrier and recover, when set, run first and may fail.
+	catchUp, barrier, recover func(context.Context) error
 }
 
 func (r *replica) CatchUp(ctx context.Context) error {
@@ -194,7 +208,8 @@ func (r *replica) Fence() (fence uint64) {
 	return fence
 }
 
-func (r *replica) Barrier(ctx context.Context, fence uint64, session uuid.UUID) error {
+func (r *replica) Barrier(ctx context.Context, h *Hold) error {
+	fence, session := h.Fence(), h.Session()
 	if r.barrier != nil {
 		if err := r.barrier(ctx); err != nil {
 			return err
@@ -208,6 +223,13 @@ func (r *replica) Barrier(ctx context.Context, fence uint64, session uuid.UUID) 
 		}
 	}
 	r.log.barriers = append(r.log.barriers, barrier{fence, session})
+	return nil
+}
+
+func (r *replica) Recover(ctx context.Context, h *Hold) error {
+	if r.recover != nil {
+		return r.recover(ctx)
+	}
 	return nil
 }
 

@@ -83,7 +83,10 @@ func (l *bucketLog) CatchUp(ctx context.Context) error {
 
 func (l *bucketLog) Fence() uint64 { return l.fence }
 
-func (l *bucketLog) Barrier(ctx context.Context, fence uint64, session uuid.UUID) error {
+func (l *bucketLog) Recover(context.Context, *Hold) error { return nil }
+
+func (l *bucketLog) Barrier(ctx context.Context, h *Hold) error {
+	fence, session := h.Fence(), h.Session()
 	for {
 		if err := l.CatchUp(ctx); err != nil {
 			return err
@@ -234,34 +237,5 @@ func TestProcessesWriteOneAtATime(t *testing.T) {
 	log := &bucketLog{bucket: directory(t, filepath.Join(dir, "store"))}
 	if err := log.CatchUp(t.Context()); err != nil || log.head != children*turns || log.fence != children*turns {
 		t.Errorf("the log has %d barriers up to fence %d (%v), want %d", log.head, log.fence, err, children*turns)
-	}
-}
-
-// A holder that was killed is replaced after TTL + skew. (Who cannot be seen is
-// not known to be dead.)
-func TestAKilledHolderIsReplaced(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	cmd, out := start(t, "hold "+dir)
-	says(t, out, "holding 1")
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	cmd.Wait()
-	bucket := directory(t, filepath.Join(dir, "store"))
-	seen, err := (&cell{bucket: bucket, boot: bootClock, call: time.Minute}).look(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	renewed := seen.info.Modified
-	o := hasty
-	h, err := Acquire(t.Context(), bucket, &bucketLog{bucket: bucket}, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer h.Close(context.Background())
-	// The store is on this machine: its clock is this one's.
-	if age := time.Since(renewed); h.Fence() != 2 || age <= hasty.TTL+hasty.Skew {
-		t.Errorf("fence %d, %v after the last renewal; want 2, more than %v", h.Fence(), age, hasty.TTL+hasty.Skew)
 	}
 }

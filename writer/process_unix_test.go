@@ -21,13 +21,12 @@ func TestAStoppedHolderChangesNothingLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	bucket := directory(t, filepath.Join(dir, "store"))
-	o := hasty
-	h, err := Acquire(t.Context(), bucket, &bucketLog{bucket: bucket}, &o)
+	victim, err := ForceRelease(t.Context(), bucket, &bucketLog{bucket: bucket}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Close(t.Context()); err != nil { // so that nothing of mine changes the lease below
-		t.Fatal(err)
+	if victim == nil || victim.Identity.PID != cmd.Process.Pid {
+		t.Errorf("fenced %+v, want process %d", victim, cmd.Process.Pid)
 	}
 	read := func() []byte {
 		t.Helper()

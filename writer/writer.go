@@ -9,33 +9,36 @@
 //
 // Acquire goes like this:
 //
-//  1. Read the lease. Nobody's, given back, or left over by this very process
-//     (R12): go on. Somebody's: wait. It is taken over only when it is older
-//     than its TTL + skew on the store's clock, and has also stood unchanged
-//     for TTL/2 of this machine's clock (R19): stores' clocks jump.
+//  1. Read the lease, and judge its holder by its identity (design/judge.md),
+//     never by its hostname and never by its age alone. Nobody's, given back,
+//     left over by this very process (R12), or of a process that is gone: go on
+//     at once. Of one that is alive: wait, whatever the age. Unknown: take it over
+//     when it is older than its TTL + skew on the store's clock and has also stood
+//     unchanged for TTL/2 of this machine's clock (R19), since stores' clocks
+//     jump; or after a much shorter silence, if the holder promised that to a
+//     writer of the same id and this one has its guard (fast adoption). Of this
+//     process, and current: join it.
 //  2. Replace exactly the version that was judged, under the fence
 //     max(lease, log) + 1 (R8). A renewal that comes first makes this fail.
 //     From here on the heartbeat renews.
-//  3. Catch up with the log; put the barrier into its next slot.
+//  3. Catch up with the log; put the barrier into its next slot; recover.
 //
 // A store's answer that was lost is resolved by reading back what the lease
 // holds now (I4, R9). Clocks of hosts are written into the record for people
-// and decide nothing.
+// and decide nothing. design/writer.md says why each step is safe.
 package writer
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
+	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/swampd/swampd/backend"
-	"github.com/swampd/swampd/internal/format"
 )
 
 // The errors of this package, named by what the caller does next.
@@ -50,24 +53,35 @@ var (
 	ErrExpired = errors.New("the writer's lease could not be renewed")
 	// ErrReleased: the hold was closed.
 	ErrReleased = errors.New("the writer's lease was given back")
+	// ErrNotConfirmed: Confirm had no answer in time. The effect that it was for
+	// must not happen now; the hold may stand, and Confirm may be called again.
+	ErrNotConfirmed = errors.New("not confirmed in time that this is still the writer")
+	// ErrHalted: this process is about to end and begins no more writes.
+	ErrHalted = errors.New("the process is ending and writes no more")
 )
 
-// Log is what this package needs of the commit log.
+// Log is what this package needs of the commit log. The calls come one after the
+// other, from the goroutine that called Acquire or ForceRelease.
 type Log interface {
 	// CatchUp reads what is new in the log.
 	CatchUp(ctx context.Context) error
 	// Fence returns the highest fence seen in the log so far, 0 if none. It does
 	// not block.
 	Fence() uint64
-	// Barrier occupies the next slot with a record of kind fence, catching up as
-	// often as it takes. An error that wraps ErrFenced says that the log holds a
-	// barrier of another session with this fence or a higher one.
-	Barrier(ctx context.Context, fence uint64, session uuid.UUID) error
+	// Barrier occupies the next slot with a record of kind fence that has the
+	// hold's fence and session, catching up as often as it takes. An error that
+	// wraps ErrFenced says that the log holds a barrier of another session with
+	// this fence or a higher one.
+	Barrier(ctx context.Context, h *Hold) error
+	// Recover does what must be done after the barrier and before anybody may
+	// write under the hold: it decides the fate of what earlier writers left.
+	Recover(ctx context.Context, h *Hold) error
 }
 
-// Options of Acquire. Nil and zero mean the default.
+// Options of Acquire, Inspect and ForceRelease. Nil and zero mean the default.
 type Options struct {
-	// Writer and Epoch are stable names of this writer, as configured.
+	// Writer and Epoch are stable names of this writer, as configured: who, and
+	// in which incarnation of its configuration.
 	Writer, Epoch string
 	// Checkout is the directory that is worked in; Command says what runs and is
 	// shown to whoever waits, so it must hold no secrets. Default: the name of
@@ -83,6 +97,26 @@ type Options struct {
 	// Waiting is called after each look at a lease that is another's, several
 	// times a second. It must return soon.
 	Waiting func(Wait)
+	// Guard is the absolute path of a file on a local disk that is kept locked as
+	// long as the session lasts; it is made if it is missing, and must never be
+	// copied or removed. With it, a copy of this machine cannot be mistaken for it.
+	// Where it cannot be had, the session has none, and Logger is told why.
+	Guard string
+	// FastAdoption, for daemons that a supervisor restarts: a process with the same
+	// Writer, Epoch and Guard may take over after four missed beats instead of
+	// TTL + skew. It needs all three. Start no second process with the same writer
+	// id by hand while the first may live.
+	FastAdoption bool
+	// Beat is how often a session with FastAdoption renews: 250 ms on directories,
+	// 2 s on buckets by default; 10 ms to TTL/4.
+	Beat time.Duration
+	// Connect opens the heartbeat's own connection to the same store. Nil: it uses
+	// the given bucket.
+	Connect func(ctx context.Context) (*backend.Bucket, error)
+	// Logger gets what is worth knowing and no error of a call; default none.
+	Logger *slog.Logger
+	// Process is who acquires, This by default.
+	Process *Process
 	// Now is the clock that is written down for people, time.Now by default.
 	Now func() time.Time
 	// Boot is the clock that decides: it is never set and counts while the
@@ -98,9 +132,11 @@ const (
 	decideTime  = 30 * time.Second // for finding out what became of a write
 	pollMin     = 50 * time.Millisecond
 	pollMax     = time.Second
+	beatFiles   = 250 * time.Millisecond // of fast adoption, on directories
+	beatBuckets = 2 * time.Second        // and where each beat is a request that costs
 )
 
-func (o *Options) withDefaults() (Options, error) {
+func (o *Options) withDefaults(bucket *backend.Bucket) (Options, error) {
 	var d Options
 	if o != nil {
 		d = *o
@@ -121,6 +157,15 @@ func (o *Options) withDefaults() (Options, error) {
 	if d.Command == "" && len(os.Args) > 0 {
 		d.Command = filepath.Base(os.Args[0])
 	}
+	if err := d.adoptionDefaults(bucket); err != nil {
+		return d, err
+	}
+	if d.Process == nil {
+		d.Process = This()
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
 	if d.Waiting == nil {
 		d.Waiting = func(Wait) {}
 	}
@@ -133,158 +178,25 @@ func (o *Options) withDefaults() (Options, error) {
 	return d, nil
 }
 
-// ended are the sessions of this process that are over, but may still stand in
-// a lease because giving it back failed (R12).
-var ended sync.Map // uuid.UUID → true
-
-// Acquire makes this process the writer. It blocks while another one is, at
-// most for opts.MaxWait, and then returns a *BusyError. The hold outlives ctx;
-// the caller ends it with Close. After an error nothing is held: a lease that
-// was taken already is given back, within 5 s and also when ctx has ended.
-func Acquire(ctx context.Context, bucket *backend.Bucket, log Log, opts *Options) (*Hold, error) {
-	o, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
+func (o *Options) adoptionDefaults(bucket *backend.Bucket) error {
+	if o.Guard != "" && !filepath.IsAbs(o.Guard) {
+		return fmt.Errorf("a writer's guard at %s: the path must be absolute", word(o.Guard))
 	}
-	h := newHold(ctx, bucket, o)
-	if err := h.take(ctx, log); err != nil {
-		h.cancel(err)
-		return nil, err
-	}
-	h.start()
-	if err := h.enter(ctx, log); err != nil {
-		if closeErr := h.Close(context.WithoutCancel(ctx)); closeErr != nil && !errors.Is(err, closeErr) {
-			err = fmt.Errorf("%w; then %w", err, closeErr)
-		}
-		return nil, err
-	}
-	return h, nil
-}
-
-// take waits until the lease is free or may be taken over, and takes it.
-func (h *Hold) take(ctx context.Context, log Log) error {
-	q := newQueue(&h.opts)
-	seen, err := h.cell.look(ctx)
-	if err != nil {
-		return err
-	}
-	for {
-		var old *Lease // nil: nobody's
-		if seen.data != nil {
-			if old, err = DecodeLease(seen.data); errors.Is(err, format.ErrCorrupt) {
-				return fmt.Errorf("%s: %w; once no writer runs, remove the object %s: no commit depends on it", h.cell.bucket.URL(), err, format.LeaseKey)
-			} else if err != nil {
-				return err
-			}
-		}
-		if old == nil || old.free() || q.mayTakeOver(old, seen) {
-			err := h.replace(ctx, log, old, seen)
-			f := (*foreignError)(nil)
-			if !errors.As(err, &f) {
-				return err
-			}
-			seen = f.seen // somebody was quicker
-			continue
-		}
-		if seen, err = q.wait(ctx, &h.cell, old); err != nil {
-			return err
-		}
-	}
-}
-
-// replace puts my record in the place of exactly the one that was seen.
-func (h *Hold) replace(ctx context.Context, log Log, old *Lease, seen *sight) error {
-	now := h.opts.Now().UTC()
-	h.lease = Lease{
-		Format: format.Version, MinReader: format.MinReader,
-		Fence: log.Fence(), Session: h.session,
-		Writer: h.opts.Writer, Epoch: h.opts.Epoch, Identity: Self(),
-		Checkout: h.opts.Checkout, Command: h.opts.Command,
-		Acquired: now, Renewed: now,
-		TTLMillis: h.opts.TTL.Milliseconds(),
-		Beat:      h.lease.Beat + 1,
-	}
-	if old != nil {
-		h.lease.Fence = max(h.lease.Fence, old.Fence)
-		h.lease.Extra = old.Extra
-	}
-	var err error
-	if h.lease.Fence, err = after(h.lease.Fence); err != nil {
-		return err
-	}
-	data, err := h.lease.Encode()
-	if err != nil {
-		return err
-	}
-	h.cell.version, h.cell.doubts = seen.info.Version, nil
-	// Sent is sent: MaxWait does not end the finding out.
-	decide, cancel := context.WithTimeout(ctx, decideTime)
-	defer cancel()
-	start, err := h.cell.swap(decide, data)
-	if err == nil {
-		h.fence = h.lease.Fence
-		h.stamp.Store(int64(start))
+	if !o.FastAdoption {
 		return nil
 	}
-	if len(h.cell.doubts) > 0 && !errors.As(err, new(*foreignError)) {
-		return h.withdraw(ctx, err)
+	if o.Writer == "" || o.Epoch == "" || o.Guard == "" {
+		return errors.New("fast adoption needs a writer id, an epoch and a guard")
 	}
-	return err
-}
-
-// withdraw is for a record that was sent and may have arrived, or still may. A
-// released one in its place, or before it, settles that either way.
-func (h *Hold) withdraw(ctx context.Context, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
-	defer cancel()
-	if err := h.release(ctx); err != nil && !errors.Is(err, ErrFenced) {
-		return fmt.Errorf("%w; then %w", cause, err)
-	}
-	return cause
-}
-
-// enter catches up with the log and puts up the barrier, while the heartbeat
-// beats already: a long catching up does not cost the lease.
-func (h *Hold) enter(ctx context.Context, log Log) error {
-	work, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })
-	defer stop()
-
-	err := log.CatchUp(work)
-	if err != nil {
-		err = fmt.Errorf("catching up before writing: %w", err)
-	} else if err = h.raise(work, log.Fence()); err == nil {
-		if err = log.Barrier(work, h.fence, h.session); err != nil {
-			err = fmt.Errorf("putting up the barrier of writer %d: %w", h.fence, err)
+	if o.Beat == 0 {
+		o.Beat = beatBuckets
+		if strings.HasPrefix(bucket.URL(), "file:") {
+			o.Beat = beatFiles
 		}
+		o.Beat = min(o.Beat, o.TTL/4)
 	}
-	if lost := h.Err(); lost != nil && !errors.Is(err, ErrFenced) {
-		return lost
+	if o.Beat < 10*time.Millisecond || o.Beat > o.TTL/4 {
+		return fmt.Errorf("a writer's beat of %v: 10ms to %v, a quarter of its TTL, are possible", o.Beat, o.TTL/4)
 	}
-	return err
-}
-
-// raise lifts the fence above what the log showed (R8). It has something to do
-// only where the lease is behind the log: it was removed or restored.
-func (h *Hold) raise(ctx context.Context, seen uint64) error {
-	if seen < h.fence {
-		return nil
-	}
-	fence, err := after(seen)
-	if err != nil {
-		return err
-	}
-	if err := h.write(ctx, func(l *Lease) { l.Fence = fence }); err != nil {
-		return err
-	}
-	h.fence = fence
 	return nil
-}
-
-func after(fence uint64) (uint64, error) {
-	if fence >= maxFence {
-		return 0, fmt.Errorf("the fence %d is beyond any number of writers: %w", fence, format.ErrCorrupt)
-	}
-	return fence + 1, nil
 }
