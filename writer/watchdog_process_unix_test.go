@@ -185,13 +185,17 @@ func TestWatchdogLeavesAloneWhatWasStopped(t *testing.T) {
 	var stderr bytes.Buffer
 	c := startWatched(t, "quiet", &stderr)
 	c.beat()
+	// Time must really pass here: some rounds without a beat; the stop; and then a
+	// moment in which the watchdog, whose timers fire first, could find it stuck.
+	<-time.After(watchedLimit / 2)
 	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(2 * watchedLimit) // it must really be that long
+	<-time.After(2 * watchedLimit)
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
+	<-time.After(watchedLimit / 16)
 	c.beat()
 	c.in.Close()
 	c.exits()

@@ -532,6 +532,50 @@ func TestARoundThatComesLateCountsNothing(t *testing.T) {
 	}
 }
 
+// A round may still have the list as it was before a pulse ended.
+func TestAPulseThatEndsIsNotFoundStuck(t *testing.T) {
+	w := NewWatchdog(nil)
+	p := w.Watch("landing", 8*time.Second)
+	w.Close() // the rounds are these
+	p.stuck(0)
+	for range 7 {
+		if p.stuck(time.Second) {
+			t.Fatal("found stuck after less than 8s")
+		}
+	}
+	p.End()
+	if p.stuck(time.Second) {
+		t.Error("found stuck after its end")
+	}
+}
+
+// The list of pulses is changed by many without a lock.
+func TestPulsesAreNotLostInAnothersChange(t *testing.T) {
+	w := NewWatchdog(nil)
+	defer w.Close()
+	a, b := w.Watch("a", time.Minute), w.Watch("b", time.Minute)
+	before := *w.pulses.Load()
+	a.End()
+	if before[0] != a || before[1] != b {
+		t.Error("a list changed under the eyes of a round")
+	}
+	once := false
+	w.change(func(all []*Pulse) []*Pulse {
+		if !once {
+			once = true
+			w.Watch("c", time.Minute)
+		}
+		return all
+	})
+	var got []string
+	for _, p := range *w.pulses.Load() {
+		got = append(got, p.subsystem)
+	}
+	if want := []string{"b", "c"}; !slices.Equal(got, want) {
+		t.Errorf("watched are %q, want %q", got, want)
+	}
+}
+
 // Subsystems that come, go and beat from many goroutines, on real processors.
 func TestPulsesAreSafeForConcurrentUse(t *testing.T) {
 	w := NewWatchdog(&WatchdogOptions{Exit: func(int) { t.Error("it exits") }})
