@@ -235,7 +235,7 @@ func TestTheGuardIsKeptAsLongAsTheSession(t *testing.T) {
 		}
 		// It is the same one for the next session.
 		h = w.mustAcquire(o)
-		if g := w.lease().Guard; *&g.ID != guard.ID || g.Inode != guard.Inode {
+		if g := w.lease().Guard; g.ID != guard.ID || g.Inode != guard.Inode {
 			t.Errorf("the guard was %+v and is %+v", guard, g)
 		}
 		w.mustClose(h)

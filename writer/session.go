@@ -57,10 +57,11 @@ type session struct {
 	life    context.Context
 	endLife context.CancelFunc
 	work    []chan struct{} // each closed by its goroutine at its end
-	// ready is closed when the log is entered; before that nobody joins. over is
-	// closed when nothing of the session is on its way any more, and failed is set
-	// when it was not given back in time.
+	// ready is closed when the log is entered, or never will be; before that nobody
+	// joins. over is closed when nothing of the session is on its way any more, and
+	// failed is set when it was not given back in time.
 	ready, over chan struct{}
+	isReady     sync.Once
 	failed      atomic.Bool
 	buried      sync.Once
 
@@ -359,12 +360,15 @@ func (s *session) retire() {
 	}
 }
 
+func (s *session) nowReady() { s.isReady.Do(func() { close(s.ready) }) }
+
 // bury ends what the session keeps: nothing of it is on its way any more.
 func (s *session) bury() { s.buried.Do(s.buryOnce) }
 
 func (s *session) buryOnce() {
 	s.proc.forget(s)
 	close(s.over)
+	s.nowReady()
 	s.proc.leaveGuard(s.guard)
 	s.guard = nil
 	s.mu.Lock()
