@@ -259,6 +259,7 @@ func TestTheHeartbeatHasItsOwnConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		w.mustClose(h)
 		if opened != 0 || len(own.Calls()) != 0 {
 			t.Errorf("a short hold opened %d connections", opened)
