@@ -187,6 +187,10 @@ func (a *app) refine(err error, e *errorJSON) {
 			e.Error = "there is no datastore at " + shortStore(a.shownStore())
 			e.Hint = "make one with: swampd init -s " + quoteArg(a.shownStore())
 		}
+	case "fenced":
+		if errors.Is(err, writer.ErrExpired) {
+			e.Hint = strings.Replace(e.Hint, "another writer took over", "this process could not renew its lease in time, and another writer may have taken over", 1)
+		}
 	case "corrupt":
 		a.refineLease(e)
 	case "exists":
