@@ -22,7 +22,8 @@ age alone:
   gone     a new writer takes over at once
   unknown  it cannot be seen from here (another machine, another container): a new
            writer takes over when it has not renewed its lease for 40 seconds (the
-           lease's 30, and 10 more), on the store's clock
+           lease's 30, and 10 more) on the store's clock, and not for 15 before the
+           eyes of who waits, since clocks jump; a shorter --max-wait never does
 
 Both subcommands use the store alone: no local files, so nothing that another
 process may have locked.`

@@ -140,6 +140,33 @@ func TestAWriterInAnotherPIDNamespaceIsNotTakenForDead(t *testing.T) {
 	}
 }
 
+func TestLockInABucket(t *testing.T) {
+	t.Parallel()
+	stores(t, func(t *testing.T, c *cli) {
+		c.run("lock", "status").wantCode(1).wantErr("there is no datastore at ", "swampd init -s ")
+		c.ok("init")
+		c.file("x", "x")
+		p := c.startPut("big")
+		if st := c.lockStatus(); !st.Held || st.Verdict.Standing != "alive" || st.Age == nil || st.Lease.Identity.PID != p.cmd.Process.Pid {
+			t.Errorf("%+v, verdict %+v", st, st.Verdict)
+		}
+		c.run("put", "x", "--max-wait", "0").wantCode(75).wantErr("it is alive (process ").wantNot("lock release")
+		if got := parse[lockReleaseJSON](t, c.ok("lock", "release", "--force", "--json").out); got.Fenced == nil || got.Fenced.Identity.PID != p.cmd.Process.Pid {
+			t.Errorf("fenced %+v", got.Fenced)
+		}
+		if err := p.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.end(); code != 1 || !strings.Contains(p.err.String(), "do not retry it blindly") {
+			t.Errorf("exit code %d, want 1: %s", code, &p.err)
+		}
+		c.ok("put", "x", "--max-wait", "0")
+		if got := c.paths(); got != "x" {
+			t.Errorf("stored %q", got)
+		}
+	})
+}
+
 // Between the lease and the log something may fail, and then the victim can still
 // commit: that is said, and doing it again does the rest.
 func TestAForcedReleaseWithoutItsBarrierSaysSo(t *testing.T) {
