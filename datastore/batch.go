@@ -181,10 +181,18 @@ func (b *Batch) usable(ctx context.Context) error {
 	if b.isEnded() {
 		return errEnded
 	}
+	if err := b.lost(); err != nil {
+		return err
+	}
+	return b.st.failed()
+}
+
+// lost says why the batch can stage nothing more: its hold is over (I7).
+func (b *Batch) lost() error {
 	if hold := b.hold.Load(); hold != nil && hold.Err() != nil {
 		return fmt.Errorf("%w: the lease was lost (%w)", ErrFenced, hold.Err())
 	}
-	return b.st.failed()
+	return nil
 }
 
 func (b *Batch) isEnded() bool {

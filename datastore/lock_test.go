@@ -52,6 +52,36 @@ func TestAForcedReleaseFencesTheHolder(t *testing.T) {
 	c.want(map[string][]byte{"kept": []byte("1"), "late": nil, "next": []byte("3")})
 }
 
+// I7: a hold that is lost stages nothing more, also in the middle of a content.
+func TestALostHoldStagesNothingMore(t *testing.T) {
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	b, err := a.Begin(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	endless := readerFunc(func(p []byte) (int, error) {
+		if read++; read == 20 {
+			a.hold.Lost(nil)
+		}
+		if read > 1000 {
+			return 0, errors.New("it reads on and on")
+		}
+		return len(p), nil
+	})
+	if _, err := b.Put(t.Context(), "x", endless, nil); !errors.Is(err, ErrFenced) || read != 20 {
+		t.Errorf("got %v after %d reads", err, read)
+	}
+	if _, err := b.Put(t.Context(), "y", bytesReader(nil), nil); !errors.Is(err, ErrFenced) {
+		t.Errorf("got %v", err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 // Where nobody holds the lease, the barrier fences whoever still believes to.
 func TestAForcedReleaseOfAFreeLeasePutsUpABarrier(t *testing.T) {
 	e := newEnv(t, nil)

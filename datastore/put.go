@@ -21,9 +21,23 @@ import (
 // while the local disk takes what is staged; up to 1 MiB is held in memory.
 func (b *Batch) Put(ctx context.Context, path string, r io.Reader, o *PutOptions) (Put, error) {
 	p, err := b.put(ctx, path, o, func(small *[]byte) (*content, error) {
-		return b.st.fromReader(ctx, r, small)
+		return b.st.fromReader(ctx, whileHeld{r, b}, small)
 	})
 	return p, fail("put", path, err)
+}
+
+// whileHeld reads for as long as the hold stands (I7): what comes after a loss
+// could not be committed. A Read that blocks is not ended.
+type whileHeld struct {
+	io.Reader
+	b *Batch
+}
+
+func (r whileHeld) Read(p []byte) (int, error) {
+	if err := r.b.lost(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
 }
 
 // PutFile stages a file in place: it is read twice, once now and once when it

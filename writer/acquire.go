@@ -52,7 +52,8 @@ func ignore(err, said error) error {
 // barrier into the log, and gives the lease back: the holder can commit nothing
 // more, and everybody else need not wait. It returns the record of whom it fenced,
 // nil if nobody held the lease; then the barrier fences whoever still believes to.
-// It waits for nobody; ctx bounds it. Together with an error, a record says that
+// It waits for nobody; the lease is taken within a minute, or not at all, and ctx
+// bounds the rest. Together with an error, a record says that
 // its holder lost the lease, but perhaps not yet the log.
 func ForceRelease(ctx context.Context, bucket *backend.Bucket, log Log, opts *Options) (*Lease, error) {
 	o, err := opts.withDefaults(bucket)
@@ -62,7 +63,10 @@ func ForceRelease(ctx context.Context, bucket *backend.Bucket, log Log, opts *Op
 	o.Guard, o.FastAdoption = "", false
 	a := newAcquisition(ctx, bucket, log, o)
 	a.force = true
-	if err := a.take(ctx); err != nil {
+	limit, cancel := context.WithTimeoutCause(ctx, forceTime, errForceTime)
+	err = a.take(limit)
+	cancel()
+	if err != nil {
 		a.s.abandon(err)
 		return nil, err
 	}
@@ -73,6 +77,8 @@ func ForceRelease(ctx context.Context, bucket *backend.Bucket, log Log, opts *Op
 	}
 	return victim, h.Close(context.WithoutCancel(ctx))
 }
+
+var errForceTime = fmt.Errorf("the writer's lease could not be had by force within %v: %w", forceTime, context.DeadlineExceeded)
 
 // acquisition is one way to the lease.
 type acquisition struct {

@@ -231,11 +231,11 @@ func TestInspectSaysWhatANewWriterWouldDo(t *testing.T) {
 		"released": {func(l *Lease) { l.Released = true }, 0, Alive, 0, "take it at once: it was given back"},
 		"gone":     {func(*Lease) {}, 0, Gone, 0, "take it at once: its process is gone"},
 		"alive":    {func(*Lease) {}, time.Hour, Alive, -1, "wait for it to be given back: its process is alive"},
-		"unknown":  {func(*Lease) {}, 10 * time.Second, Unknown, 30 * time.Second, "take it in 30s, if it is not renewed until then: it may be that it lives"},
+		"unknown":  {func(*Lease) {}, 10 * time.Second, Unknown, 30 * time.Second, "take it in 30s, if it is not renewed until then: whether its process lives is not known"},
 		"unknown and old": {func(*Lease) {}, time.Hour, Unknown, 15 * time.Second,
-			"take it in 15s, if it is not renewed until then: it may be that it lives"},
+			"take it in 15s, if it is not renewed until then: whether its process lives is not known"},
 		"with a promise": {func(l *Lease) { l.Writer, l.Epoch, l.Adoption = "ci", "2", promise }, 0, Unknown, 40 * time.Second,
-			"take it in 40s, if it is not renewed until then: it may be that it lives; or after 1s of silence, as writer ci of epoch 2 with its guard"},
+			"take it in 40s, if it is not renewed until then: whether its process lives is not known; or after 1s of silence, as writer ci of epoch 2 with its guard"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -207,7 +207,7 @@ func (q *queue) considerUnknown(out *outlook, l *Lease, seen *sight) {
 		out.why = fmt.Sprintf("it was not renewed for its time (%v) and %v more", l.TTL(), q.o.Skew)
 		return
 	}
-	out.why = "it may be that it lives"
+	out.why = "whether its process lives is not known"
 }
 
 // wait lets some time pass and looks again; at the end of MaxWait it gives up.

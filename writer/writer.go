@@ -130,6 +130,7 @@ const (
 	defaultWait = 60 * time.Second
 	releaseTime = 5 * time.Second  // for giving the lease back
 	decideTime  = 30 * time.Second // for finding out what became of a write
+	forceTime   = time.Minute      // for taking the lease by force
 	pollMin     = 50 * time.Millisecond
 	pollMax     = time.Second
 	beatFiles   = 250 * time.Millisecond // of fast adoption, on directories

@@ -85,6 +85,11 @@ datastore in your data directory, which the first put makes:
 Where a command takes --at SLOT, SLOT is a number from "swampd log", or -N for
 the state N commits ago.
 
+One process at a time writes. The others wait for it, up to --max-wait (60s; 0 = not
+at all), and then end with exit code 75. A writer that has died on this machine is
+replaced at once; one that cannot be seen from here (another machine, another
+container) 40 seconds after it was last heard of. See: swampd lock --help
+
 Exit codes:
     0  done
     1  not done, or done with findings; see the message. A command whose writer
@@ -92,8 +97,9 @@ Exit codes:
        command landed, but the state is a new one now, so look at it before you
        run the command again; do not retry blindly
     2  wrong use: flags, arguments, names, addresses
-   75  try again later: another writer is at work, the store asks for patience, or
-       no answer came about a commit (ask: swampd log --id ID)
+   75  try again later: another writer is at work (who: swampd lock status), the
+       store asks for patience, or no answer came about a commit (ask: swampd log
+       --id ID)
   130  Ctrl-C; 143 SIGTERM; 129 the terminal was closed. Nothing is left half-made.
        A second one ends at once
   141  whoever read the output has closed it; what was to be stored is stored
@@ -127,7 +133,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(
 		a.initCommand(), a.putCommand(), a.getCommand(), a.catCommand(), a.lsCommand(), a.rmCommand(),
-		a.logCommand(), a.diffCommand(), a.verifyCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(root),
+		a.logCommand(), a.diffCommand(), a.verifyCommand(), a.doctorCommand(), a.lockCommand(), a.versionCommand(), a.completionCommand(root),
 	)
 	return root
 }
@@ -185,11 +191,7 @@ func (a *app) runPlain(do action) func(*cobra.Command, []string) error {
 // flags, since an address may hold secrets.
 func describe(path string, args []string) string {
 	s := strings.Join(append([]string{path}, args...), " ")
-	s = strings.ToValidUTF8(s, "?")
-	if r := []rune(s); len(r) > 200 {
-		s = string(r[:199]) + "…"
-	}
-	return s
+	return clip(strings.ToValidUTF8(s, "?"))
 }
 
 // addMaxWait gives a writing command its flag.

@@ -29,6 +29,7 @@ func session(t *testing.T, extra ...string) string {
 	do := func(args ...string) { tr.do(append(args, extra...)...) }
 	do("init")
 	do("init")
+	do("lock", "status")
 	do("ls")
 	do("log")
 	do("put", ".", "--exclude", "build/", "-m", "the first\nwith a second line")
@@ -71,6 +72,9 @@ func session(t *testing.T, extra ...string) string {
 	for range 2 {
 		do("rm", "docs/plan.md", "--id", "018f0000-0000-7000-8000-000000000001")
 	}
+	do("lock", "status")
+	do("lock", "release")
+	do("lock", "release", "--force")
 	do("verify")
 	do("verify", "--read-data")
 	do("doctor")
@@ -120,15 +124,15 @@ func TestHelpDocumentsExitCodesAndJSON(t *testing.T) {
 	c := newCLI(t)
 	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
 		r := c.ok(args...)
-		for _, want := range []string{"130", "75", "fenced", "SWAMPD_STORE", "--json"} {
+		for _, want := range []string{"130", "75", "fenced", "do not retry blindly", "--max-wait", "swampd lock", "SWAMPD_STORE", "--json"} {
 			if !strings.Contains(r.out, want) {
 				t.Errorf("help %v: %q is missing", args, want)
 			}
 		}
 	}
 	c.ok("help", "put").wantOut(c.ok("put", "--help").out)
-	for _, name := range []string{"init", "put", "get", "cat", "ls", "rm", "log", "diff", "verify", "doctor", "version", "completion"} {
-		if r := c.ok(name, "--help"); !strings.Contains(r.out, "--json: ") {
+	for _, name := range []string{"init", "put", "get", "cat", "ls", "rm", "log", "diff", "verify", "doctor", "lock status", "lock release", "version", "completion"} {
+		if r := c.ok(append(strings.Fields(name), "--help")...); !strings.Contains(r.out, "--json: ") {
 			t.Errorf("%s --help does not say what --json gives", name)
 		}
 	}
@@ -154,21 +158,10 @@ func TestEachJSONKeyIsDocumented(t *testing.T) {
 		}
 		return helps[name]
 	}
-	var check func(where, text string, v any)
-	check = func(where, text string, v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, e := range v {
-				check(where, text, e)
-			}
-		case map[string]any:
-			for k, e := range v {
-				if !strings.Contains(text, `"`+k+`"`) {
-					t.Errorf("%s --json writes %q, of which its help says nothing", where, k)
-				}
-				if k != "tags" { // whose keys are the user's
-					check(where, text, e)
-				}
+	check := func(where, text string, v any) {
+		for _, k := range keysOf(v) {
+			if !strings.Contains(text, `"`+k+`"`) {
+				t.Errorf("%s --json writes %q, of which its help says nothing", where, k)
 			}
 		}
 	}
@@ -176,6 +169,9 @@ func TestEachJSONKeyIsDocumented(t *testing.T) {
 	for line := range strings.SplitSeq(string(transcript), "\n") {
 		if words := strings.Fields(line); len(words) > 2 && words[0] == "$" {
 			command = words[2]
+			if command == "lock" {
+				command += " " + words[3]
+			}
 		}
 		data, isError := strings.CutPrefix(line, "! ")
 		if !strings.HasPrefix(data, "{") {
@@ -191,11 +187,29 @@ func TestEachJSONKeyIsDocumented(t *testing.T) {
 			continue
 		}
 		checked[command] = true
-		check("swampd "+command, help(command), v)
+		check("swampd "+command, help(strings.Fields(command)...), v)
 	}
-	if len(checked) < 11 {
+	if len(checked) < 13 {
 		t.Errorf("only %v were looked at", checked)
 	}
+}
+
+// keysOf lists the keys of JSON objects at every level.
+func keysOf(v any) (keys []string) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			keys = append(keys, keysOf(e)...)
+		}
+	case map[string]any:
+		for k, e := range v {
+			keys = append(keys, k)
+			if k != "tags" { // whose keys are the user's
+				keys = append(keys, keysOf(e)...)
+			}
+		}
+	}
+	return keys
 }
 
 func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
@@ -212,7 +226,8 @@ func TestWrongUseExitsWith2AndChangesNothing(t *testing.T) {
 		{"ls", "--at", "yesterday"}, {"diff", "newest+1"}, {"get", "x", "-o", ""}, {"init", "a", "-s", "b"}, {"init", ""},
 		{"version", "x"}, {"verify", "x"}, {"ls", "-s", ""}, {"rm", "-r", ".", "--store="}, {"ls", "--state-dir", ""},
 		{"put", "x", "-m", "bad\xff"}, {"rm", "x", "-m", "bad\xff"}, {"put", "x", "-m", strings.Repeat("m", 1<<16+1)}, {"put", "x", "--tag", "k=\xff"},
-		{"help", "no-such-command"}, {"help", "ls", "x"},
+		{"help", "no-such-command"}, {"help", "ls", "x"}, {"lock", "no-such-command"}, {"lock", "status", "x"}, {"lock", "release"},
+		{"lock", "release", "--force", "x"}, {"lock", "status", "--force"}, {"lock", "release", "--max-wait", "0"},
 		{"put", "x", "--content-type", "\xff"}, {"put", "x", "--keep", "\xff"}, {"put", "x", "--keep", ""},
 	} {
 		c.run(args...).wantCode(2).wantErr("swampd: ").wantPlain().wantOut("")

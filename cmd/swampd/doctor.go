@@ -14,7 +14,6 @@ import (
 	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/datastore"
 	"github.com/swampd/swampd/internal/format"
-	"github.com/swampd/swampd/writer"
 )
 
 const doctorHelp = `Look at the store at URL (or at -s URL, SWAMPD_STORE, or the default place), with a
@@ -286,27 +285,20 @@ func writable(dir string) error {
 
 // writer says who holds the lease.
 func (x *examination) writer(ctx context.Context) {
-	data, info, err := x.read(ctx, format.LeaseKey)
-	if errors.Is(err, backend.ErrNotFound) {
-		x.say("writer", statusOK, "", "nobody has written yet")
-		return
-	}
-	if err != nil {
-		x.failed(ctx, "writer", err)
-		return
-	}
-	l, err := writer.DecodeLease(data)
+	st, err := datastore.LockStatus(ctx, x.addr, x.a.options(nil))
 	switch {
 	case err != nil:
 		x.failed(ctx, "writer", err)
-	case l.Released:
+	case st.Lease == nil:
+		x.say("writer", statusOK, "", "nobody has written yet")
+	case !st.Held():
 		x.say("writer", statusOK, "", "nobody is writing")
 	default:
 		heard := ""
-		if !info.Now.IsZero() {
-			heard = ", last heard of " + took(max(0, info.Now.Sub(info.Modified))) + " ago"
+		if st.Age >= 0 {
+			heard = ", last heard of " + took(st.Age) + " ago"
 		}
-		x.say("writer", statusNote, "", "%s%s", holder(l), heard)
+		x.say("writer", statusNote, "by what evidence: swampd lock status", "%s%s; verdict %s; a new writer would %s", holder(st.Lease), heard, st.Verdict.Standing, st.Plan())
 	}
 }
 

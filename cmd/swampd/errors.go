@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -61,7 +62,7 @@ type rule struct {
 // store says, then what the engine makes of it.
 var rules = []rule{
 	{datastore.ErrUnconfirmed, "unconfirmed", exitTryAgain, "ask what became of it with: swampd log --id ID"},
-	{datastore.ErrFenced, "fenced", exitFailed, "another process writes here now; look at the new state (swampd log, swampd diff -1) before you run this again"},
+	{datastore.ErrFenced, "fenced", exitFailed, "nothing of this command was stored, and nothing will be; do not retry it blindly: another writer took over, so look at the new state first (swampd log, swampd diff -1)"},
 	{datastore.ErrConflict, "conflict", exitFailed, "look at what changed (swampd diff -1), then run this again if it is still wanted"},
 	{datastore.ErrBusy, "busy", exitTryAgain, "nothing was changed; try again when it is done, or wait longer with --max-wait"},
 	{datastore.ErrUpgrade, "upgrade", exitFailed, "install a newer swampd"},
@@ -163,6 +164,13 @@ func (a *app) refine(err error, e *errorJSON) {
 	var other *writer.BusyError
 	if errors.As(err, &other) {
 		e.Error = busy(other)
+		if e.Kind == "busy" {
+			e.Hint = a.busyHint(other)
+		}
+	}
+	var release *releaseError
+	if errors.As(err, &release) {
+		defer release.refine(e)
 	}
 	var op *datastore.Error
 	if !errors.As(err, &op) {
@@ -174,11 +182,17 @@ func (a *app) refine(err error, e *errorJSON) {
 			e.Hint = deniedDirectory // no credentials open a directory
 		}
 	case "not-found":
-		if op.Op == "open" && shown(op.Key) == a.shownStore() {
+		if opens[op.Op] && shown(op.Key) == a.shownStore() {
 			e.Kind = "no-datastore"
 			e.Error = "there is no datastore at " + shortStore(a.shownStore())
 			e.Hint = "make one with: swampd init -s " + quoteArg(a.shownStore())
 		}
+	case "fenced":
+		if errors.Is(err, writer.ErrExpired) {
+			e.Hint = strings.Replace(e.Hint, "another writer took over", "this process could not renew its lease in time, and another writer may have taken over", 1)
+		}
+	case "corrupt":
+		a.refineLease(e)
 	case "exists":
 		if op.Op == "init" {
 			e.Error = "there is a datastore already at " + shortStore(a.shownStore())
@@ -188,6 +202,27 @@ func (a *app) refine(err error, e *errorJSON) {
 			e.Hint = "ask what became of it with: swampd log --id " + e.Commit
 		}
 	}
+}
+
+// opens are the operations that look for a datastore at an address.
+var opens = map[string]bool{"open": true, "lock status": true, "lock release": true}
+
+// leaseCure is where the engine's word about a lease that cannot be read turns
+// to what must be done.
+const leaseCure = "; once no writer runs, "
+
+// refineLease: a lease that cannot be read is no damage that verify could find,
+// and in a directory it is several files.
+func (a *app) refineLease(e *errorJSON) {
+	text, cure, found := strings.Cut(e.Error, leaseCure)
+	if !found {
+		return
+	}
+	if dir := directoryOf(a.shownStore()); dir != "" {
+		files := filepath.Join(dir, filepath.FromSlash(format.LeaseKey)) + ".*"
+		cure = strings.Replace(cure, "the object "+format.LeaseKey, "the files "+files, 1)
+	}
+	e.Error, e.Hint = text, strings.TrimPrefix(leaseCure, "; ")+cure
 }
 
 const deniedDirectory = "check who owns it, what its permissions allow, and how it is mounted"

@@ -285,6 +285,10 @@ var unstable = []struct {
 	{regexp.MustCompile(`"bytes":\d+,"commit"`), `"bytes":N,"commit"`},
 	{regexp.MustCompile(`("kind":"fence".*"bytes":)\d+`), `${1}N`}, // grows with the digits of the pid
 	{regexp.MustCompile(`\S+ pid \d+`), "HOST pid N"},
+	{regexp.MustCompile(`\(process \d+ on [^)]*\)`), "(process N on HOST)"},
+	{regexp.MustCompile(`\d+(\.\d)? m?s ago`), "SECONDS ago"},
+	{regexp.MustCompile(`"age_seconds":[0-9.e-]+`), `"age_seconds":SECONDS`},
+	{regexp.MustCompile(`"identity":\{[^}]*\}`), `"identity":{"hostname":"HOST"}`}, // differs from system to system
 	{regexp.MustCompile(`swampd (v[^ ,]*|\(devel\)|unknown), (revision \w+, )?go[^ ,]*, \w+/\w+`), "swampd VERSION"},
 }
 

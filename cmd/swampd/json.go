@@ -187,6 +187,63 @@ type findingJSON struct {
 	Harmless bool   `json:"harmless"`
 }
 
+// lockJSON: swampd lock status.
+type lockJSON struct {
+	Store string     `json:"store"`
+	Held  bool       `json:"held"`
+	Lease *leaseJSON `json:"lease,omitempty"` // the newest, also if it was given back
+	// Age is since the last renewal, on the store's clock; nil if not known.
+	Age     *float64     `json:"age_seconds,omitempty"`
+	Verdict *verdictJSON `json:"verdict,omitempty"` // nil if nobody holds it
+	// Takeover is when a new writer takes over; nil if no time decides that.
+	Takeover *float64 `json:"takeover_seconds,omitempty"`
+	Plan     string   `json:"plan"` // of a new writer, in words
+}
+
+// leaseJSON is a writer, as it describes itself.
+type leaseJSON struct {
+	Fence    uint64        `json:"fence"`
+	Session  string        `json:"session"`
+	Released bool          `json:"released"`
+	Command  string        `json:"command,omitempty"`
+	Checkout string        `json:"checkout,omitempty"`
+	Writer   string        `json:"writer,omitempty"`
+	Epoch    string        `json:"epoch,omitempty"`
+	Identity *identityJSON `json:"identity,omitempty"`
+	Acquired time.Time     `json:"acquired"` // by the writer's clock, as is renewed
+	Renewed  time.Time     `json:"renewed"`
+	TTL      float64       `json:"ttl_seconds"`
+	Guard    string        `json:"guard,omitempty"` // path of the file
+
+	FastAdoption *adoptionJSON `json:"fast_adoption,omitempty"`
+}
+
+type identityJSON struct {
+	Hostname      string `json:"hostname,omitempty"`
+	PID           int    `json:"pid,omitempty"`
+	StartTime     string `json:"start_time,omitempty"`
+	BootID        string `json:"boot_id,omitempty"`
+	PIDNamespace  string `json:"pid_namespace,omitempty"`
+	TimeNamespace string `json:"time_namespace,omitempty"`
+}
+
+type adoptionJSON struct {
+	Beat      float64 `json:"beat_seconds"`
+	SelfFence float64 `json:"self_fence_seconds"`
+	Silence   float64 `json:"silence_seconds"`
+}
+
+type verdictJSON struct {
+	Standing string `json:"standing"` // alive, gone, unknown
+	Evidence string `json:"evidence"`
+}
+
+// lockReleaseJSON: swampd lock release.
+type lockReleaseJSON struct {
+	Store  string     `json:"store"`
+	Fenced *leaseJSON `json:"fenced"` // nil if nobody held the lease
+}
+
 // doctorJSON: swampd doctor.
 type doctorJSON struct {
 	Store  string      `json:"store"`

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,8 +17,8 @@ func (c *cli) staged() []string {
 }
 
 // A process that is killed cleans nothing up. What it staged goes with the next
-// command, which can tell that its owner is dead. Its lease must still run out, since nobody
-// can tell from the store whether it lives: that is said to who does not wait.
+// command, which can tell that its owner is dead, and so can who wants to write:
+// its lease is taken over at once.
 func TestAKilledPutLeavesNothingHalfMade(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t).withStore()
@@ -37,16 +36,22 @@ func TestAKilledPutLeavesNothingHalfMade(t *testing.T) {
 	}
 	c.ok("ls")
 	c.wantNothingStaged()
-	var e errorJSON
-	r := c.run("put", "x", "--max-wait", "0", "--json").wantCode(75)
-	if err := json.Unmarshal([]byte(r.err), &e); err != nil || e.Kind != "busy" || !strings.Contains(e.Error, "if it has died, it can be replaced in ") {
-		t.Errorf("%v: %s", err, r.err)
+	c.ok("doctor").wantLine("note", "writer", "swampd put - (process ", "verdict gone", "would take it at once: its process is gone")
+	st := c.lockStatus()
+	if !st.Held || st.Verdict.Standing != "gone" || st.Takeover == nil || *st.Takeover != 0 {
+		t.Errorf("the lease of a process that was killed: %+v, verdict %+v", st, st.Verdict)
 	}
-	c.ok("doctor").wantLine("note", "writer", "swampd put - (process ")
 	if n := c.commits(); n != 0 {
 		t.Errorf("%d commits", n)
 	}
 	if got := files(t, c.store()); strings.Contains(got, "data/") || strings.Contains(got, "tmp") {
 		t.Errorf("the store holds %s", got)
+	}
+	c.ok("put", "x", "--max-wait", "0")
+	if after := c.lockStatus(); after.Lease.Fence != st.Lease.Fence+1 || after.Held {
+		t.Errorf("the lease after %+v is %+v", st.Lease, after.Lease)
+	}
+	if got := c.paths(); got != "x" {
+		t.Errorf("stored %q", got)
 	}
 }

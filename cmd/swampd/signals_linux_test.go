@@ -226,7 +226,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 		t.Error(out)
 	}
 	c.file("x", "another x")
-	c.run("put", "x", "--max-wait", "0").wantCode(75).wantErr("another writer is at work", "swampd put", "--max-wait").wantPlain()
+	c.run("put", "x", "--max-wait", "0").wantCode(75).wantErr("another writer is at work", "swampd put", "it is alive", "--max-wait").wantPlain().wantNot("lock release")
 	r := c.run("rm", "x", "--max-wait", "0", "--json").wantCode(75)
 	var e errorJSON
 	if err := json.Unmarshal([]byte(r.err), &e); err != nil || e.Kind != "busy" || e.ExitCode != 75 {
@@ -234,7 +234,7 @@ func TestAnotherWriterIsWaitedForOrNot(t *testing.T) {
 	}
 	c.run("put", "x", "--max-wait", "-1s").wantCode(2)
 	c.ok("ls") // reading waits for nobody
-	c.ok("doctor").wantLine("note", "writer", "swampd put - (process ", "writes since", "last heard of")
+	c.ok("doctor").wantLine("note", "writer", "swampd put - (process ", "writes since", "last heard of", "verdict alive", "would wait for it")
 	c.file("x", "new x")
 	second := c.command("put", "x")
 	errPipe, err := second.StderrPipe()

@@ -126,14 +126,19 @@ func (a *app) open(ctx context.Context, progress func(datastore.Progress)) (*dat
 		return nil, err
 	}
 	s, err := datastore.Open(ctx, addr, a.options(progress))
-	if isDefault && errors.Is(err, datastore.ErrNotFound) {
-		return nil, &refusal{
-			kind: "no-datastore", err: err,
-			text: fmt.Sprintf("no datastore was named, and there is no default one at %s yet", shown(addr)),
-			hint: "name one with -s URL or SWAMPD_STORE; the default one is made by the first: swampd put PATH",
-		}
+	return s, noDefault(addr, isDefault, err)
+}
+
+// noDefault explains that the default datastore is not there to whoever named none.
+func noDefault(addr string, isDefault bool, err error) error {
+	if !isDefault || !errors.Is(err, datastore.ErrNotFound) {
+		return err
 	}
-	return s, err
+	return &refusal{
+		kind: "no-datastore", err: err,
+		text: fmt.Sprintf("no datastore was named, and there is no default one at %s yet", shown(addr)),
+		hint: "name one with -s URL or SWAMPD_STORE; the default one is made by the first: swampd put PATH",
+	}
 }
 
 // openForPut is open, but makes the default datastore at its first use.

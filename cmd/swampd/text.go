@@ -25,6 +25,14 @@ func printable(s string) string {
 	return s
 }
 
+// clip is s in at most 200 characters.
+func clip(s string) string {
+	if r := []rune(s); len(r) > 200 {
+		s = string(r[:199]) + "…"
+	}
+	return s
+}
+
 // size is a number of bytes as people write it.
 func size(n int64) string {
 	if n < 0 {

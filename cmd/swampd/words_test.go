@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/datastore"
+	"github.com/swampd/swampd/writer"
 )
 
 func TestNamesOfArguments(t *testing.T) {
@@ -214,6 +216,10 @@ func TestErrorsHaveTheDocumentedExitCodes(t *testing.T) {
 		if e.ExitCode != want || e.Kind == "failed" {
 			t.Errorf("%v: exit code %d, kind %q", err, e.ExitCode, e.Kind)
 		}
+	}
+	expired := &datastore.Error{Op: "commit", Key: "x", Err: fmt.Errorf("%w: the lease was lost (%w)", datastore.ErrFenced, writer.ErrExpired)}
+	if e := a.explain(t.Context(), expired); e.Kind != "fenced" || e.ExitCode != 1 || !strings.Contains(e.Hint, "may have taken over") || !strings.Contains(e.Hint, "do not retry it blindly") {
+		t.Errorf("whether another took over is not known: %+v", e)
 	}
 	both := &datastore.Error{Op: "commit", Key: "the-id", Err: joined{datastore.ErrUnconfirmed, datastore.ErrBusy}}
 	if e := a.explain(t.Context(), both); e.Kind != "unconfirmed" || e.Commit != "the-id" || !strings.Contains(e.Hint, "the-id") {
