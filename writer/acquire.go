@@ -265,11 +265,7 @@ func (s *session) raise(ctx context.Context, seen uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := s.write(ctx, func(l *Lease) { l.Fence = fence }); err != nil {
-		return err
-	}
-	s.fence = fence
-	return nil
+	return s.write(ctx, func(l *Lease) { l.Fence = fence })
 }
 
 func after(fence uint64) (uint64, error) {

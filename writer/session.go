@@ -170,6 +170,9 @@ func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
 		return err
 	}
 	s.lease, s.proven = next, this
+	if s.fence != next.Fence { // raised; not yet read without the turn
+		s.fence = next.Fence
+	}
 	s.forward(start)
 	return nil
 }
