@@ -2,9 +2,13 @@ package writer
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/faults"
 	"github.com/swampd/swampd/internal/format"
 )
@@ -29,4 +33,36 @@ func TestBreakerTheFenceIsLiftedInTurn(t *testing.T) {
 	}
 	_, err := Acquire(t.Context(), f.Bucket(), r, w.options(Options{TTL: 300 * time.Millisecond}))
 	wantErr(t, err, ErrFenced)
+}
+
+// What could not be given back is tried again also where a first attempt to
+// connect fails, and the bucket that was given is closed by then.
+func TestBreakerAFailedConnectDoesNotEndTheGivingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := w.faulty()
+		bucket := f.Bucket()
+		var down atomic.Bool
+		down.Store(true)
+		o := w.options(Options{Connect: func(context.Context) (*backend.Bucket, error) {
+			if down.Load() {
+				return nil, errors.New("no route to the store")
+			}
+			return w.store.Bucket(), nil
+		}})
+		h, err := Acquire(t.Context(), bucket, w.log.replica(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Add(on(faults.Any, faults.Always, faults.Fail(backend.ErrUnknown)))
+		wantErr(t, h.Close(t.Context()), backend.ErrUnknown)
+		bucket.Close()
+		f.Clear() // a bucket that is closed says so
+		pass(10 * time.Minute)
+		down.Store(false)
+		pass(3 * time.Minute)
+		if !w.lease().Released {
+			t.Error("the lease was never given back")
+		}
+	})
 }

@@ -357,8 +357,8 @@ func (s *session) retire() {
 		if err == nil || errors.Is(err, ErrFenced) {
 			return
 		}
-		if s.connection() == nil && errors.Is(err, backend.ErrClosed) {
-			return
+		if s.opts.Connect == nil && errors.Is(err, backend.ErrClosed) {
+			return // it stays closed, and there is no other
 		}
 	}
 }
