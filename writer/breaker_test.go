@@ -66,3 +66,26 @@ func TestBreakerAFailedConnectDoesNotEndTheGivingBack(t *testing.T) {
 		}
 	})
 }
+
+// A connection that does not come to be keeps no lease from being given back.
+func TestBreakerAStuckConnectDoesNotKeepTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		free := make(chan struct{})
+		own := w.store.Bucket()
+		h := w.mustAcquire(Options{Connect: func(context.Context) (*backend.Bucket, error) {
+			<-free // deaf
+			return own, nil
+		}})
+		pass(8 * time.Second)
+		h.Close(t.Context())
+		if !w.lease().Released {
+			t.Error("the lease was not given back")
+		}
+		close(free)
+		synctest.Wait()
+		if _, err := own.Get(t.Context(), "x", backend.GetOptions{}); !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("the late connection is still open: %v", err)
+		}
+	})
+}

@@ -323,13 +323,17 @@ var errReleaseTime = fmt.Errorf("no answer within %v: %w", releaseTime, context.
 
 // release writes "released" in the place of exactly what is mine. On a lease
 // that has another owner by now it changes nothing. What cannot be given back now
-// is tried again as long as this process lives (R12).
+// is tried again as long as this process lives (R12). The goroutines are joined
+// after the write, which waits for its turn only: one that hangs in a connect
+// holds up nobody.
 func (s *session) release(ctx context.Context) error {
-	err := s.join(ctx)
-	if err == nil {
-		err = s.write(ctx, released)
-	}
+	err := s.write(ctx, released)
 	if err == nil || errors.Is(err, ErrFenced) {
+		if hangs := s.join(ctx); hangs != nil {
+			s.opts.Logger.Warn("the writer's lease was given back, but its session is not over yet", "reason", hangs)
+			s.proc.work.Go(func() { _ = s.join(s.proc.background); s.bury() }) // it ends then in any case
+			return err
+		}
 		s.bury()
 		return err
 	}
@@ -340,11 +344,8 @@ func (s *session) release(ctx context.Context) error {
 
 // retire goes on giving back what Close could not.
 func (s *session) retire() {
-	defer s.bury()
 	ctx := s.proc.background
-	if s.join(ctx) != nil {
-		return
-	}
+	defer func() { _ = s.join(ctx); s.bury() }() // it ends then in any case
 	for attempt := 0; sleep(ctx, min(backoff(attempt)*time.Duration(attempt+1), time.Minute)); attempt++ {
 		if s.opts.Connect != nil && s.connection() == nil { // the other is perhaps closed
 			if own, err := s.opts.Connect(ctx); err == nil {
