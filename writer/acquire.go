@@ -135,7 +135,7 @@ func (a *acquisition) take(ctx context.Context) error {
 			seen = f.seen // somebody was quicker
 			continue
 		case out.action == join:
-			if a.joined = out.mine.handle(ctx, true); a.joined != nil {
+			if a.joined = out.mine.handle(ctx, s.cell.bucket, true); a.joined != nil {
 				return nil
 			}
 		}
@@ -219,7 +219,7 @@ func (s *session) withdraw(ctx context.Context, cause error) error {
 // is joined by others only afterwards.
 func (a *acquisition) enter(ctx context.Context) (*Hold, error) {
 	s := a.s
-	h := s.handle(ctx, false)
+	h := s.handle(ctx, s.cell.bucket, false)
 	s.start()
 	err := a.enterLog(ctx, h)
 	if err == nil {

@@ -14,7 +14,7 @@ import (
 func (h *Hold) ReleaseAside(ctx context.Context) error {
 	s := h.s
 	s.cancel(fmt.Errorf("session %s: %w", s.id, ErrReleased))
-	bucket := s.aside
+	bucket := h.bucket
 	if s.opts.Connect != nil {
 		own, err := s.opts.Connect(ctx)
 		if err != nil {

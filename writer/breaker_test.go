@@ -89,3 +89,38 @@ func TestBreakerAStuckConnectDoesNotKeepTheLease(t *testing.T) {
 		}
 	})
 }
+
+// A hold goes on when the one that it joined is closed together with the bucket
+// that this one was given.
+func TestBreakerAJoinedHoldOutlivesTheFirstOnesBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		me := w.stranger()
+		one, two := w.store.Bucket(), w.store.Bucket()
+		first, err := Acquire(t.Context(), one, w.log.replica(), w.options(Options{Process: me}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := Acquire(t.Context(), two, w.log.replica(), w.options(Options{Process: me}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		one.Close()
+		if err := second.Confirm(t.Context()); err != nil {
+			t.Errorf("confirm: %v", err)
+		}
+		pass(2 * time.Minute)
+		if err := second.Err(); err != nil {
+			t.Errorf("lost: %v", err)
+		}
+		if err := second.Close(t.Context()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if !w.lease().Released {
+			t.Error("the lease was not given back")
+		}
+	})
+}

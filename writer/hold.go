@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 // methods are safe for concurrent use.
 type Hold struct {
 	s      *session
+	bucket *backend.Bucket // as given to Acquire
 	joined bool
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -28,14 +30,14 @@ type Hold struct {
 
 // handle makes a Hold of a session that this process has, or nil: it is over, or
 // about to be (I7).
-func (s *session) handle(ctx context.Context, joined bool) *Hold {
-	h := &Hold{s: s, joined: joined, closed: make(chan struct{})}
+func (s *session) handle(ctx context.Context, bucket *backend.Bucket, joined bool) *Hold {
+	h := &Hold{s: s, bucket: bucket, joined: joined, closed: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
 		return nil
 	}
-	s.holds++
+	s.holds = append(s.holds, h)
 	h.ctx, h.cancel = context.WithCancelCause(lifetime{s.ctx, context.WithoutCancel(ctx)})
 	return h
 }
@@ -69,7 +71,7 @@ func (h *Hold) Joined() bool { return h.joined }
 func (h *Hold) Shared() bool {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	return h.s.holds > 1
+	return len(h.s.holds) > 1
 }
 
 // Context ends when the hold is lost or closed, and context.Cause says why. It
@@ -113,8 +115,11 @@ func (h *Hold) Close(ctx context.Context) error {
 	defer close(h.closed)
 	s := h.s
 	s.mu.Lock()
-	s.holds--
-	last := s.holds == 0
+	s.holds = slices.DeleteFunc(s.holds, func(other *Hold) bool { return other == h })
+	last := len(s.holds) == 0
+	if !last {
+		s.given = s.holds[0].bucket
+	}
 	s.closing = s.closing || last
 	s.mu.Unlock()
 	if last {

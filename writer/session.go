@@ -47,9 +47,6 @@ type session struct {
 	stamp atomic.Int64
 	late  atomic.Bool // a beat was missed, and somebody was told
 
-	// aside is the bucket given by who acquired: never changed, used by ReleaseAside.
-	aside *backend.Bucket
-
 	// ctx ends when the hold is lost or closed. life ends with the last Close:
 	// until then the record is given back also after a loss.
 	ctx     context.Context
@@ -71,8 +68,9 @@ type session struct {
 	sent   sent
 
 	mu      sync.Mutex
-	holds   int
+	holds   []*Hold // that are not closed
 	closing bool
+	given   *backend.Bucket // of one of holds, or of the last
 	own     *backend.Bucket // the heartbeat's connection, if there is one
 }
 
@@ -82,7 +80,7 @@ func newSession(ctx context.Context, bucket *backend.Bucket, o Options) *session
 		opts:  o,
 		id:    uuid.New(),
 		turn:  make(chan struct{}, 1),
-		aside: bucket,
+		given: bucket,
 		cell:  cell{bucket: bucket, boot: o.Boot, call: o.TTL / 3},
 		ready: make(chan struct{}),
 		over:  make(chan struct{}),
@@ -141,9 +139,7 @@ func (s *session) write(ctx context.Context, change func(*Lease)) error {
 }
 
 func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
-	if own := s.connection(); own != nil {
-		s.cell.bucket = own
-	}
+	s.cell.bucket = s.connection()
 	next := s.lease
 	change(&next)
 	if s.replaced != nil {
@@ -296,10 +292,21 @@ func (s *session) connect() {
 	}
 }
 
+// connection is the heartbeat's own, or one that a hold which is not closed was
+// given: with a hold its owner's bucket may end.
 func (s *session) connection() *backend.Bucket {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.own
+	if s.own != nil {
+		return s.own
+	}
+	return s.given
+}
+
+func (s *session) connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.own != nil
 }
 
 // close gives the record back; see Hold.Close.
@@ -347,7 +354,7 @@ func (s *session) retire() {
 	ctx := s.proc.background
 	defer func() { _ = s.join(ctx); s.bury() }() // it ends then in any case
 	for attempt := 0; sleep(ctx, min(backoff(attempt)*time.Duration(attempt+1), time.Minute)); attempt++ {
-		if s.opts.Connect != nil && s.connection() == nil { // the other is perhaps closed
+		if s.opts.Connect != nil && !s.connected() { // what was given is perhaps closed
 			if own, err := s.opts.Connect(ctx); err == nil {
 				s.mu.Lock()
 				s.own = own
