@@ -109,6 +109,9 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 		if errors.Is(err, writer.ErrExpired) {
 			err = fmt.Errorf("%w: taking over lasted longer than the lease: %w", ErrBusy, err)
 		}
+		if errors.Is(err, writer.ErrHalted) {
+			err = fmt.Errorf("%w: %w", ErrBusy, err)
+		}
 		return nil, named(ctx, err)
 	}
 	s.setHold(hold)

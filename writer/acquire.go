@@ -119,6 +119,9 @@ func (a *acquisition) take(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if s.proc.halted.Load() {
+			return fmt.Errorf("becoming the writer: %w", ErrHalted)
+		}
 		s.takeGuard(ctx)
 		out := a.assess(old, seen)
 		switch {

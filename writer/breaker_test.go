@@ -124,3 +124,30 @@ func TestBreakerAJoinedHoldOutlivesTheFirstOnesBucket(t *testing.T) {
 		}
 	})
 }
+
+// A process that is about to end takes no lease anew after its hold was given back.
+func TestBreakerNothingBeginsAfterHalt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		me := w.stranger()
+		h := w.mustAcquire(Options{Process: me})
+		h.Halt()
+		if err := h.ReleaseAside(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		h.Close(t.Context()) // as a Store does with a hold that is lost, before it gets another
+		next, err := w.acquire(Options{Process: me, MaxWait: -1})
+		if err == nil {
+			if _, err := next.Begin(); err == nil {
+				t.Error("a write began")
+			}
+			t.Error("the lease was taken")
+			w.mustClose(next)
+		} else {
+			wantErr(t, err, ErrHalted)
+		}
+		if !w.lease().Released {
+			t.Error("the lease was not given back")
+		}
+	})
+}

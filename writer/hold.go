@@ -208,7 +208,7 @@ func (s *session) renewSince(ctx context.Context, asked uint64) error {
 func (h *Hold) Begin() (done func(), err error) {
 	s := h.s
 	s.writes.Add(1)
-	if s.halted.Load() {
+	if s.proc.halted.Load() {
 		s.writes.Add(-1)
 		return nil, fmt.Errorf("session %s: %w", s.id, ErrHalted)
 	}
@@ -220,9 +220,11 @@ func (h *Hold) Begin() (done func(), err error) {
 	}, nil
 }
 
-// Halt refuses writes from now on, for a process that is about to end. It does
-// not block and takes no lock.
-func (h *Hold) Halt() { h.s.halted.Store(true) }
+// Halt tells that the process is about to end: from now on Begin and Acquire refuse
+// with ErrHalted, whatever hold and datastore they are of. Else another part of the
+// process, told that this hold is lost, would become the writer anew in the moment
+// before the end. It does not block and takes no lock.
+func (h *Hold) Halt() { h.s.proc.halted.Store(true) }
 
 // InFlight counts the writes that have begun and whose fate is not known. It does
 // not block and takes no lock.

@@ -3,6 +3,7 @@ package writer
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 )
@@ -20,6 +21,9 @@ type Process struct {
 	background context.Context
 	end        context.CancelFunc
 	work       sync.WaitGroup
+
+	// halted: it is about to end, and begins no write and no session.
+	halted atomic.Bool
 
 	mu sync.Mutex
 	// sessions are those whose record may be in a store: from before it is sent

@@ -62,9 +62,7 @@ type session struct {
 	failed      atomic.Bool
 	buried      sync.Once
 
-	// writes counts those on their way into the log; halted refuses more.
-	writes atomic.Int64
-	halted atomic.Bool
+	writes atomic.Int64 // on their way into the log
 	sent   sent
 
 	mu      sync.Mutex
