@@ -151,3 +151,23 @@ func TestBreakerNothingBeginsAfterHalt(t *testing.T) {
 		}
 	})
 }
+
+// A record of this very process in a session that it does not hold, whose guard
+// another process has by now, is decided by time: nobody acts under it.
+func TestBreakerNobodyWaitsForItselfForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		me := Self()
+		l := dead(5)
+		l.Identity = me
+		l.Guard = &Guard{Path: "/guard", Inode: 1, ID: "x"}
+		w.put(l)
+		p := w.process(me, nil)
+		p.guard = func(*Guard) guardSight { return guardSight{words: "a process holds it locked"} }
+		h, err := w.acquire(Options{Process: p, MaxWait: 10 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.mustClose(h)
+	})
+}

@@ -141,8 +141,19 @@ func (q *queue) consider(l *Lease, seen *sight) outlook {
 		return out
 	}
 	me := proc.self()
-	if l.Identity.same(me) && (l.Guard == nil || proc.guard(l.Guard).free) {
-		out.action, out.why = take, "it was left over by this very process, in a session that it does not hold (any more)"
+	if l.Identity.same(me) {
+		// That this process is alive says nothing: it does not act under the record.
+		// A copy of it might, who has the guard.
+		g := guardSight{free: true}
+		if l.Guard != nil {
+			g = proc.guard(l.Guard)
+		}
+		if g.free {
+			out.action, out.why = take, "it was left over by this very process, in a session that it does not hold (any more)"
+			return out
+		}
+		out.verdict = Verdict{Unknown, fmt.Sprintf("it names this very process, in a session that it does not hold, and its guard %s does not show that no copy of this machine holds it: %s", word(l.Guard.Path), g.words)}
+		q.considerUnknown(&out, l, seen)
 		return out
 	}
 	switch out.verdict = proc.judge(l.Identity, l.Guard, me); out.verdict.Standing {
