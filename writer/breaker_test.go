@@ -171,3 +171,24 @@ func TestBreakerNobodyWaitsForItselfForEver(t *testing.T) {
 		w.mustClose(h)
 	})
 }
+
+// A store that does not say when an object was made cannot tell its age.
+func TestBreakerWithoutATimeThereIsNoAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		o, err := w.options(Options{}).withDefaults(w.store.Bucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSession(t.Context(), w.store.Bucket(), o)
+		defer s.abandon(ErrReleased)
+		q := newQueue(s)
+		l := dead(1)
+		seen := sight{info: backend.Info{Version: "1", Now: time.Now()}}
+		q.assess(l, &seen)
+		seen.before, seen.after = time.Hour, time.Hour
+		if out := q.assess(l, &seen); out.action == take || out.age >= 0 {
+			t.Errorf("age %v, taken %v: %s", out.age, out.action == take, out.why)
+		}
+	})
+}

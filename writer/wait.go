@@ -128,7 +128,7 @@ func (q *queue) assess(l *Lease, seen *sight) outlook {
 func (q *queue) consider(l *Lease, seen *sight) outlook {
 	proc := q.o.Process
 	out := outlook{age: -1, left: -1}
-	if !seen.info.Now.IsZero() {
+	if !seen.info.Now.IsZero() && !seen.info.Modified.IsZero() {
 		out.age = max(seen.info.Now.Sub(seen.info.Modified), 0)
 	}
 	q.wake = nil
@@ -206,7 +206,7 @@ func (q *queue) considerUnknown(out *outlook, l *Lease, seen *sight) {
 	} else if q.o.FastAdoption {
 		out.downgrade = why
 	}
-	if out.age < 0 { // a store without a clock: the age is not known
+	if out.age < 0 { // a store without a clock, or an answer without its time
 		out.why = "the store cannot tell its age"
 		return
 	}
