@@ -3,6 +3,8 @@ package writer
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -191,4 +193,59 @@ func TestBreakerWithoutATimeThereIsNoAge(t *testing.T) {
 			t.Errorf("age %v, taken %v: %s", out.age, out.action == take, out.why)
 		}
 	})
+}
+
+// A guard whose first write was cut off by a crash gets an id.
+func TestBreakerATornGuardIsRepaired(t *testing.T) {
+	for name, data := range map[string]string{
+		"empty":    "",
+		"zeros":    string(make([]byte, 37)),
+		"half":     "0b0e0c0a-1111-4",
+		"half0":    "0b0e0c0a-1111-4" + string(make([]byte, 22)),
+		"no break": "0b0e0c0a-1111-4111-8111-1234567890ab",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "guard")
+			if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := NewProcess(Self(), nil)
+			defer p.End()
+			g, err := p.takeGuard(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.leaveGuard(g)
+			again, err := p.takeGuard(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.leaveGuard(again)
+			if again.record.ID != g.record.ID || again.record.Inode != g.record.Inode {
+				t.Errorf("the guard was %+v and is %+v", g.record, again.record)
+			}
+			if sight := lookGuard(&again.record); !sight.free {
+				t.Errorf("the guard is not recognised: %s", sight.words)
+			}
+		})
+	}
+}
+
+// What is not the rest of an id is not overwritten.
+func TestBreakerAnotherFileIsNoGuard(t *testing.T) {
+	for _, data := range []string{"my notes", "0b0e0c0a-1111-4111-8111-1234567890ab\nabc", "cafe 1", string(make([]byte, 64))} {
+		path := filepath.Join(t.TempDir(), "guard")
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := NewProcess(Self(), nil)
+		if g, err := p.takeGuard(t.Context(), path); err == nil {
+			t.Errorf("%q was taken for a guard", data)
+			p.leaveGuard(g)
+		}
+		p.End()
+		if after, err := os.ReadFile(path); err != nil || string(after) != data {
+			t.Errorf("%q became %q (%v)", data, after, err)
+		}
+	}
 }

@@ -121,7 +121,7 @@ func guardID(f *os.File) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the guard: %w", err)
 	}
-	if id := bytes.TrimSpace(data); len(id) > 0 {
+	if id := bytes.TrimSpace(data); len(id) > 0 && !torn(data) {
 		if _, err := uuid.ParseBytes(id); err != nil {
 			return "", fmt.Errorf("the guard %s holds something else than an id; name a file of its own for it", word(f.Name()))
 		}
@@ -136,6 +136,15 @@ func guardID(f *os.File) (string, error) {
 	}
 	return id, nil
 }
+
+// torn: a crash cut off the write of an id, and left some of it, or zeros. No
+// record names such a guard: the id is synced before.
+func torn(data []byte) bool {
+	_, err := uuid.ParseBytes(bytes.TrimSpace(data))
+	return err != nil && len(data) <= guardLen && len(bytes.Trim(data, "0123456789abcdef-\n\x00")) == 0
+}
+
+const guardLen = 37 // an id and the end of its line
 
 // takeGuard gets the session's guard, if one is wished for and can be had. It may
 // be called again: a guard that another process has locked may come free.
