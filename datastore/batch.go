@@ -67,11 +67,6 @@ func (s *Store) begin(ctx context.Context, o *BatchOptions) (*Batch, error) {
 		_, err = s.Update(ctx)
 	} else {
 		hold, err = s.acquire(ctx)
-		if err == nil && hold.Shared() {
-			// Another Store of this process writes too: what it has landed is no
-			// conflict for a batch that begins afterwards.
-			_, err = s.Update(ctx)
-		}
 	}
 	if err != nil {
 		return nil, err

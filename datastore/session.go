@@ -90,6 +90,9 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	defer leave()
 	if hold := s.held(); hold != nil {
 		if hold.Err() == nil {
+			if err := s.seeLanded(ctx, hold); err != nil {
+				return nil, err
+			}
 			return hold, nil
 		}
 		s.dropHold(ctx, hold)
@@ -116,6 +119,16 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	}
 	s.setHold(hold)
 	return hold, nil
+}
+
+// seeLanded catches up with what another Store of this process has landed under
+// the hold that both have: it is no conflict for what begins afterwards.
+func (s *Store) seeLanded(ctx context.Context, hold *writer.Hold) error {
+	if hold.Landed() <= s.Head() {
+		return nil
+	}
+	_, err := s.Update(ctx)
+	return err
 }
 
 func (s *Store) writerOptions() (*writer.Options, error) {

@@ -34,6 +34,15 @@ func (h *Hold) Sending(hash [32]byte) (decided func(slot uint64)) {
 	}
 }
 
+// Landed is the highest slot in which a record of this session landed that this
+// process sent, through whichever hold; 0 if none did yet.
+func (h *Hold) Landed() uint64 {
+	t := &h.s.sent
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.landed
+}
+
 // Sent says whether a record of this session that is in the log was sent by this
 // process. If not, a copy of the process exists.
 func (h *Hold) Sent(slot uint64, hash [32]byte) bool {
