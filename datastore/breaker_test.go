@@ -3,11 +3,15 @@ package datastore
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/internal/faults"
+	"github.com/swampd/swampd/internal/format"
 	"github.com/swampd/swampd/writer"
 )
 
@@ -48,6 +52,37 @@ func TestBreakerALazyBatchSeesWhatAnotherStoreLanded(t *testing.T) {
 	}
 	if !errors.Is(err, ErrConflict) {
 		t.Errorf("got %v, want ErrConflict: x was left out as unchanged, and is not", err)
+	}
+}
+
+// Rule R9 for what others have folded, also after a catching up that failed.
+func TestBreakerACloneIsNoticedAfterAFailedUpdate(t *testing.T) {
+	e := newEnv(t, nil)
+	dir := t.TempDir()
+	a := e.open(&Options{StateDir: dir})
+	a.put(map[string][]byte{"x": text(1)})
+	other := e.open(&Options{StateDir: dir})
+	e.craft(e.open(nil), func(r *format.Record) {
+		r.Session = a.hold.Session()
+		r.Entries = []format.Entry{{ID: uuid.New(), Block: format.Block{Changes: []format.Change{{Op: format.OpPut, Path: "z", SHA256: sha256.Sum256(nil), Place: format.Place{Object: format.Inline}}}}}}
+	})
+	if _, err := other.Update(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	batch, err := a.Begin(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := batch.Put(t.Context(), "x", bytes.NewReader(text(2)), nil); err != nil {
+		t.Fatal(err)
+	}
+	a.faults.Add(faults.Rule{Ops: faults.Get, Times: faults.Always, Do: faults.Fail(backend.ErrDenied)})
+	if _, err := a.Update(t.Context()); err == nil {
+		t.Fatal("the update did not fail")
+	}
+	a.faults.Clear()
+	if _, err := batch.Commit(t.Context(), ""); !errors.Is(err, ErrFenced) {
+		t.Errorf("got %v, want ErrFenced", err)
 	}
 }
 

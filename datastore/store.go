@@ -360,11 +360,14 @@ func (s *Store) catchUp(ctx context.Context) error {
 	if err == nil && refused != nil {
 		err = s.overlay.flush(ctx)
 	}
+	unseen := s.seenByOthers(ctx, s.overlay.head()) // also after an error, which may come after some news
 	if err == nil {
-		err = s.seenByOthers(ctx, max(tip.Head, s.overlay.head()))
+		err = unseen
 	}
 	if err != nil {
-		if s.follow.tip.Head < tip.Head { // what was seen stays seen, whatever became of the catalog
+		// What was seen stays seen, whatever became of the catalog; what was not
+		// looked at is not built on.
+		if s.follow.tip.Head < tip.Head || unseen != nil {
 			s.follow.tip, s.follow.proof = tip, proof
 		}
 		return errors.Join(err, refused)
