@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -83,6 +85,27 @@ func TestBreakerACloneIsNoticedAfterAFailedUpdate(t *testing.T) {
 	a.faults.Clear()
 	if _, err := batch.Commit(t.Context(), ""); !errors.Is(err, ErrFenced) {
 		t.Errorf("got %v, want ErrFenced", err)
+	}
+}
+
+// MaxWait bounds the waiting of each Begin, however many wait in one Store.
+func TestBreakerMaxWaitBoundsEachBegin(t *testing.T) {
+	e := newEnv(t, nil)
+	holder := e.open(nil)
+	holder.put(map[string][]byte{"x": text(1)})
+	p := e.open(&Options{MaxWait: 500 * time.Millisecond})
+	began := time.Now()
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			if _, err := p.Begin(context.Background(), nil); !errors.Is(err, ErrBusy) {
+				t.Errorf("got %v, want ErrBusy", err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("took %v, want about 500ms", took)
 	}
 }
 

@@ -83,6 +83,7 @@ func fenced(tip catalog.State, fence uint64, session uuid.UUID) error {
 
 // acquire returns the current hold, or gets one.
 func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
+	began := time.Now()
 	leave, err := take(ctx, s.session, "the lease")
 	if err != nil {
 		return nil, err
@@ -103,6 +104,8 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Another Begin of this Store may have waited for the same writer in vain.
+	o.MaxWait = leftOf(o.MaxWait, time.Since(began))
 	hold, err := writer.Acquire(ctx, s.bucket, logSeam{s}, o)
 	if err != nil {
 		if errors.Is(err, ErrUnconfirmed) {
@@ -120,6 +123,19 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 	s.setHold(hold)
 	return hold, nil
 }
+
+// leftOf is what is left of a MaxWait.
+func leftOf(limit, waited time.Duration) time.Duration {
+	if limit == 0 {
+		limit = defaultMaxWait
+	}
+	if limit -= waited; limit <= 0 {
+		return -1 // one look
+	}
+	return limit
+}
+
+const defaultMaxWait = 60 * time.Second // as package writer has it
 
 // seeLanded catches up with what another Store of this process has landed under
 // the hold that both have: it is no conflict for what begins afterwards.
