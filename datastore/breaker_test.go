@@ -17,6 +17,7 @@ import (
 	"github.com/swampd/swampd/writer"
 )
 
+// What another Store of the process landed before a batch began is no conflict for
 // it, also when that Store is closed by then.
 func TestBreakerAStoreSeesWhatAClosedOneLanded(t *testing.T) {
 	e := newEnv(t, nil)
@@ -109,6 +110,7 @@ func TestBreakerMaxWaitBoundsEachBegin(t *testing.T) {
 	}
 }
 
+// A Store that joined gives the lease back after the one that acquired it is
 // closed.
 func TestBreakerTheLastStoreGivesTheLeaseBack(t *testing.T) {
 	e := newEnv(t, nil)
@@ -133,5 +135,17 @@ func TestBreakerTheLastStoreGivesTheLeaseBack(t *testing.T) {
 	}
 	if st.Held() {
 		t.Error("the lease was not given back")
+	}
+}
+
+// A lease that comes after Close has given the lease back is not kept.
+func TestBreakerNoLeaseAfterClose(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.acquire(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v, want ErrClosed", err)
 	}
 }

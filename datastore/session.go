@@ -89,6 +89,9 @@ func (s *Store) acquire(ctx context.Context) (*writer.Hold, error) {
 		return nil, err
 	}
 	defer leave()
+	if err := s.open(); err != nil { // Close has given the lease back, or will
+		return nil, err
+	}
 	if hold := s.held(); hold != nil {
 		if hold.Err() == nil {
 			if err := s.seeLanded(ctx, hold); err != nil {
