@@ -249,3 +249,19 @@ func TestBreakerAnotherFileIsNoGuard(t *testing.T) {
 		}
 	}
 }
+
+// A session whose last hold is closed is waited for from the first moment on; to
+// take it would tell its Close that it was fenced.
+func TestBreakerASessionIsNotTakenFromItsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		me := w.stranger()
+		h := w.mustAcquire(Options{Process: me})
+		h.s.mu.Lock()
+		h.s.closing = true // Close is here, and about to go on
+		h.s.mu.Unlock()
+		_, err := w.acquire(Options{Process: me, MaxWait: -1})
+		wantErr(t, err, ErrBusy)
+		w.mustClose(h)
+	})
+}

@@ -182,10 +182,11 @@ func (q *queue) considerMine(out *outlook, s *session) {
 			return
 		}
 	}
+	lost := s.err()
 	switch {
-	case s.err() == nil && !closing:
+	case lost == nil && !closing:
 		out.action, out.why = join, "this process is the writer in it"
-	case errors.Is(s.err(), ErrReleased) && !s.failed.Load():
+	case (lost == nil || errors.Is(lost, ErrReleased)) && !s.failed.Load():
 		out.why, q.wake = "this process is giving it back", s.over
 	default: // I7: lost is lost
 		out.action, out.why = take, "it was left over by this very process, in a session that it does not hold (any more)"
