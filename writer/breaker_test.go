@@ -265,3 +265,21 @@ func TestBreakerASessionIsNotTakenFromItsClose(t *testing.T) {
 		w.mustClose(h)
 	})
 }
+
+// MaxWait is kept roughly by who has a long TTL, too, at a store that hangs.
+func TestBreakerALookIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put(dead(1))
+		f := w.faulty()
+		f.Add(faults.Rule{Ops: faults.Get, Prefix: format.LeaseKey, Nth: 2, Times: faults.Always, Do: faults.Block()})
+		_, err := w.acquireOn(f, Options{TTL: time.Hour, MaxWait: time.Second})
+		if err == nil {
+			t.Fatal("acquired")
+		}
+		if took := time.Since(w.born); took > 12*time.Second {
+			t.Errorf("took %v for a MaxWait of 1s", took)
+		}
+		f.Clear()
+	})
+}

@@ -79,7 +79,7 @@ func newSession(ctx context.Context, bucket *backend.Bucket, o Options) *session
 		id:    uuid.New(),
 		turn:  make(chan struct{}, 1),
 		given: bucket,
-		cell:  cell{bucket: bucket, boot: o.Boot, call: o.TTL / 3},
+		cell:  cell{bucket: bucket, boot: o.Boot, call: min(o.TTL/3, callTime)},
 		ready: make(chan struct{}),
 		over:  make(chan struct{}),
 	}

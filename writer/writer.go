@@ -129,6 +129,7 @@ const (
 	defaultSkew = 10 * time.Second
 	defaultWait = 60 * time.Second
 	releaseTime = 5 * time.Second  // for giving the lease back
+	callTime    = 10 * time.Second // for one call to the store; less with a short TTL
 	decideTime  = 30 * time.Second // for finding out what became of a write
 	forceTime   = time.Minute      // for taking the lease by force
 	pollMin     = 50 * time.Millisecond
