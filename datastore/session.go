@@ -146,8 +146,10 @@ func (s *Store) seeLanded(ctx context.Context, hold *writer.Hold) error {
 	if hold.Landed() <= s.Head() {
 		return nil
 	}
+	ctx, cancel := s.whileOpen(ctx) // Close waits for the session, too
+	defer cancel()
 	_, err := s.Update(ctx)
-	return err
+	return named(ctx, err)
 }
 
 func (s *Store) writerOptions() (*writer.Options, error) {

@@ -111,7 +111,8 @@ type Options struct {
 	// 2 s on buckets by default; 10 ms to TTL/4.
 	Beat time.Duration
 	// Connect opens the heartbeat's own connection to the same store. Nil: it uses
-	// the given bucket.
+	// the given bucket, and once that is closed, what Close could not give back
+	// stays behind, and who sees that this process lives waits for it.
 	Connect func(ctx context.Context) (*backend.Bucket, error)
 	// Logger gets what is worth knowing and no error of a call; default none.
 	Logger *slog.Logger
