@@ -283,3 +283,33 @@ func TestBreakerALookIsBounded(t *testing.T) {
 		f.Clear()
 	})
 }
+
+// A promise of a long silence makes nobody wait longer than without it.
+func TestBreakerAPromiseMakesNobodyWaitLonger(t *testing.T) {
+	for name, c := range map[string]struct{ silence, age, want time.Duration }{
+		"a long silence":                         {10 * time.Minute, 0, 40 * time.Second},
+		"an old lease":                           {30 * time.Second, time.Hour, 15 * time.Second},
+		"a long silence of a store without time": {50 * time.Second, -1, 50 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				o := daemon(t.TempDir())
+				l := w.orphan(o)
+				l.Adoption = &Adoption{BeatMillis: c.silence.Milliseconds() / 4, SelfFenceMillis: c.silence.Milliseconds() / 2, SilenceMillis: c.silence.Milliseconds()}
+				w.put(l)
+				if c.age < 0 {
+					w.storeClock(0, 0)
+				} else if c.age > 0 {
+					w.storeClock(c.age, 1)
+				}
+				o.MaxWait = time.Hour
+				h := w.mustAcquire(o)
+				if took := time.Since(w.born); took < c.want || took > c.want+2*time.Second {
+					t.Errorf("taken after %v, want %v", took, c.want)
+				}
+				w.mustClose(h)
+			})
+		})
+	}
+}

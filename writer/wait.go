@@ -196,7 +196,10 @@ func (q *queue) considerMine(out *outlook, s *session) {
 // considerUnknown is for a holder that cannot be seen: age and silence decide.
 func (q *queue) considerUnknown(out *outlook, l *Lease, seen *sight) {
 	silent := seen.before - q.since
-	if silence, why := q.s.adoption(l); why == "" {
+	age := seen.info.Now.Sub(seen.info.Modified)
+	left := max(l.TTL()+q.o.Skew-age, l.TTL()/2-silent)
+	silence, why := q.s.adoption(l)
+	if why == "" && (out.age < 0 || silence-silent < left) { // a promise makes nobody wait longer
 		out.adoption = true
 		out.left = max(silence-silent, 0)
 		out.why = "its writer promised to be silent only if it has died"
@@ -204,15 +207,14 @@ func (q *queue) considerUnknown(out *outlook, l *Lease, seen *sight) {
 			out.action = take
 		}
 		return
-	} else if q.o.FastAdoption {
+	}
+	if why != "" && q.o.FastAdoption {
 		out.downgrade = why
 	}
 	if out.age < 0 { // a store without a clock, or an answer without its time
 		out.why = "the store cannot tell its age"
 		return
 	}
-	age := seen.info.Now.Sub(seen.info.Modified)
-	left := max(l.TTL()+q.o.Skew-age, l.TTL()/2-silent)
 	out.left = max(left, 0)
 	if left < 0 {
 		out.action = take
