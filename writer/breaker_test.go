@@ -5,10 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/faults"
@@ -311,5 +313,19 @@ func TestBreakerAPromiseMakesNobodyWaitLonger(t *testing.T) {
 				w.mustClose(h)
 			})
 		})
+	}
+}
+
+// What a record says of its writer does not fill a terminal.
+func TestBreakerTheNameOfAWriterIsShort(t *testing.T) {
+	l := dead(1)
+	l.Command = strings.Repeat("é ", 100_000)
+	l.Identity.Hostname = strings.Repeat("h", 100_000)
+	if s := l.who(); len(s) > 2000 || !utf8.ValidString(s) {
+		t.Errorf("%d bytes", len(s))
+	}
+	l.Command, l.Identity.Hostname = "swampd put a b", "build-7"
+	if s := l.who(); !strings.Contains(s, `"swampd put a b"`) || !strings.Contains(s, `"build-7"`) {
+		t.Errorf("got %s", s)
 	}
 }

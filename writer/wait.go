@@ -54,10 +54,10 @@ func (e *BusyError) Error() string {
 func (l *Lease) who() string {
 	s := "a writer without a name"
 	if l.Command != "" {
-		s = fmt.Sprintf("%q", l.Command)
+		s = fmt.Sprintf("%.200q", l.Command)
 	}
 	if l.Identity != nil {
-		s += fmt.Sprintf(" (pid %d on %q)", l.Identity.PID, l.Identity.Hostname)
+		s += fmt.Sprintf(" (pid %d on %.200q)", l.Identity.PID, l.Identity.Hostname)
 	}
 	return fmt.Sprintf("%s since %s", s, l.Acquired.Format(time.RFC3339))
 }
