@@ -130,6 +130,9 @@ func (a *acquisition) take(ctx context.Context) error {
 			if old != nil && !old.Released {
 				a.victim = old
 			}
+			if old != nil && old.Released {
+				s.awaitGuard(ctx)
+			}
 			err := s.replace(ctx, a.log, old, seen)
 			f := (*foreignError)(nil)
 			if !errors.As(err, &f) {

@@ -329,3 +329,52 @@ func TestBreakerTheNameOfAWriterIsShort(t *testing.T) {
 		t.Errorf("got %s", s)
 	}
 }
+
+// A successor sees that the lease was given back while the one before it waits for
+// that answer, and still has the guard: it gets the guard, and can promise.
+func TestBreakerTheGuardIsHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		o := daemon(t.TempDir())
+		f := w.faulty()
+		first, err := w.acquireOn(f, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan *Hold)
+		go func() {
+			h, err := w.acquire(o)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- h
+		}()
+		pass(100 * time.Millisecond)
+		release := f.Add(on(writes, 1, faults.BlockAnswer()))
+		go func() {
+			<-release.Reached()
+			pass(200 * time.Millisecond)
+			release.Release()
+		}()
+		if err := first.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		h := <-got
+		if l := w.lease(); l.Adoption == nil || l.Guard == nil {
+			t.Errorf("the lease names the guard %+v and promises %+v", l.Guard, l.Adoption)
+		}
+		w.mustClose(h)
+		// Where another keeps it, nobody waits long.
+		g, err := w.stranger().takeGuard(t.Context(), o.Guard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { g.drop(); g.file.Close() }()
+		began := time.Now()
+		h = w.mustAcquire(o)
+		if took := time.Since(began); took > 1500*time.Millisecond || w.lease().Guard != nil {
+			t.Errorf("took %v, guard %+v", took, w.lease().Guard)
+		}
+		w.mustClose(h)
+	})
+}

@@ -155,6 +155,18 @@ func (s *session) takeGuard(ctx context.Context) {
 	s.guard, s.noGuard = s.proc.takeGuard(ctx, s.opts.Guard)
 }
 
+// awaitGuard waits a moment for a guard that another has locked. Whoever has just
+// given the lease back keeps its guard until it knows that it has; its successor
+// would promise nothing as long as it lives.
+func (s *session) awaitGuard(ctx context.Context) {
+	for range 20 {
+		if !errors.Is(s.noGuard, errGuardLocked) || !sleep(ctx, guardTime/20) {
+			return
+		}
+		s.takeGuard(ctx)
+	}
+}
+
 // promise is what a record may say about fast adoption: only what can be kept.
 func (s *session) promise() (*Guard, *Adoption) {
 	if s.guard == nil {

@@ -133,6 +133,7 @@ const (
 	callTime    = 10 * time.Second // for one call to the store; less with a short TTL
 	decideTime  = 30 * time.Second // for finding out what became of a write
 	forceTime   = time.Minute      // for taking the lease by force
+	guardTime   = time.Second      // for a guard that is handed over, and its looks
 	pollMin     = 50 * time.Millisecond
 	pollMax     = time.Second
 	beatFiles   = 250 * time.Millisecond // of fast adoption, on directories
