@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,24 +83,25 @@ func TestTheSilenceStartsAnewWithEachVersion(t *testing.T) {
 					w.put(l)
 				}
 				f := w.faulty()
-				var renewed time.Duration
+				var renewed atomic.Int64
 				if lose {
 					held := f.Add(on(writes, 1, faults.Block()))
 					go func() {
 						<-held.Reached()
 						renew()
-						renewed = time.Since(w.born)
+						renewed.Store(int64(time.Since(w.born)))
 						held.Release()
 					}()
 				} else {
-					time.AfterFunc(700*time.Millisecond, func() { renew(); renewed = time.Since(w.born) })
+					time.AfterFunc(700*time.Millisecond, func() { renew(); renewed.Store(int64(time.Since(w.born))) })
 				}
 				h, err := w.acquireOn(f, o)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if silent := time.Since(w.born) - renewed; silent < time.Second || silent > 1200*time.Millisecond {
-					t.Errorf("adopted %v after the renewal at %v, want 1s", silent, renewed)
+				at := time.Duration(renewed.Load())
+				if silent := time.Since(w.born) - at; silent < time.Second || silent > 1200*time.Millisecond {
+					t.Errorf("adopted %v after the renewal at %v, want 1s", silent, at)
 				}
 				w.mustClose(h)
 			})
