@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -42,11 +43,30 @@ func (w *world) orphan(o Options) *Lease {
 }
 
 // logged collects what a session logs.
-func logged(o *Options) *bytes.Buffer {
-	var b bytes.Buffer
-	o.Logger = slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	return &b
+func logged(o *Options) *logBuffer {
+	b := &logBuffer{}
+	o.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	return b
 }
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) Len() int { return len(l.String()) }
 
 func TestARestartIsAdoptedAfterTheSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
