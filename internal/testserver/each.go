@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"net/url"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -61,6 +62,19 @@ func NewStore(t testing.TB, name string) *Store {
 		t.Fatalf("testserver: there is no backend %q", name)
 	}
 	return s
+}
+
+// FullVariable, set to anything, makes tests do as many rounds as is claimed of
+// them (a thousand races on each backend, fifty processes that contend), which
+// takes minutes. Without it they do a part of that.
+const FullVariable = "SWAMPD_TEST_FULL"
+
+// Rounds is full, or the smaller part of it that is done by default.
+func Rounds(full, part int) int {
+	if os.Getenv(FullVariable) != "" {
+		return full
+	}
+	return part
 }
 
 // OnEachStore runs f as a parallel subtest for each backend, with a store of its own.
