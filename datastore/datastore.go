@@ -29,7 +29,8 @@ import (
 // Options says more of a Store. Nil and zero fields mean the defaults.
 type Options struct {
 	// StateDir holds the catalog cache and staged contents of this datastore.
-	// Default: <user's state directory>/swampd/<datastore id>.
+	// Default: <user's state directory>/swampd/<datastore id>. On a network
+	// filesystem it is refused, see CheckStateDir.
 	StateDir string
 	// Command is what other processes are told when they wait for this one.
 	Command string

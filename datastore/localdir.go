@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/google/uuid"
+
+	"github.com/swampd/swampd/internal/filelock"
 )
 
 // What a Store stages lies in <StateDir>/staging/<uuid>, beside a file that the
@@ -91,4 +93,20 @@ func (s *Store) cleanStaging() {
 		}
 		lock.Close()
 	}
+}
+
+// lockFile makes the file and takes its exclusive lock. It does not wait.
+func lockFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := filelock.TryLock(f)
+	if err == nil && !ok {
+		err = fmt.Errorf("another process has %s locked", name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }

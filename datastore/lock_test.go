@@ -73,18 +73,22 @@ func TestAForcedReleaseOfAFreeLeasePutsUpABarrier(t *testing.T) {
 func TestAForcedReleaseReadsTheCheckpointAndTheRecordsAfterIt(t *testing.T) {
 	for _, damaged := range []bool{false, true} {
 		e := newEnv(t, nil)
-		a := e.open(&Options{CheckpointSlots: 5, CheckpointBytes: -1})
+		a := e.open(nil)
 		for range 12 {
 			a.put(map[string][]byte{"x": []byte("1")})
-			a.work.Wait()
 		}
-		head, seq := a.Head(), a.follow.ck.Seq
-		if seq == 0 || seq == head {
-			t.Fatalf("checkpoint %d, head %d", seq, head)
+		if err := a.Checkpoint(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.put(map[string][]byte{"x": []byte("2")})
+		ck, _ := e.checkpointRecord()
+		seq := ck.Seq
+		if seq == 0 || seq == a.Head() {
+			t.Fatalf("checkpoint %d, head %d", seq, a.Head())
 		}
 		if damaged {
 			e.damaged = true
-			e.store.Tamper(a.follow.ck.Root, func(b []byte) []byte { return b[:len(b)-1] })
+			e.store.Tamper(ck.Root, func(b []byte) []byte { return b[:len(b)-1] })
 		}
 		f := faults.Wrap(e.store.Open())
 		_, err := forceReleaseIn(t.Context(), f.Bucket(), (&Options{process: stranger(t)}).withDefaults())
@@ -139,6 +143,51 @@ func TestAForcedReleaseUnderEveryFault(t *testing.T) {
 		if !hit {
 			return
 		}
+	}
+}
+
+// The holder commits while its barrier is on the way: the barrier goes behind it,
+// and what was acknowledged stays.
+func TestAForcedReleaseThatLosesItsSlotTakesTheNext(t *testing.T) {
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	a.put(map[string][]byte{"x": []byte("1")})
+	f := faults.Wrap(e.store.Open())
+	held := f.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Block()})
+	done := make(chan error)
+	go func() {
+		_, err := forceReleaseIn(t.Context(), f.Bucket(), (&Options{process: stranger(t)}).withDefaults())
+		done <- err
+	}()
+	<-held.Reached()
+	last := a.put(map[string][]byte{"x": []byte("2")})
+	held.Release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.tryPut(newID(), map[string][]byte{"x": []byte("3")}); !errors.Is(err, ErrFenced) {
+		t.Errorf("the fenced writer got %v", err)
+	}
+	b := e.open(&Options{MaxWait: -1})
+	if b.Head() != last.Slot+1 {
+		t.Errorf("the head is %d after the commit in %d and a barrier", b.Head(), last.Slot)
+	}
+	b.want(map[string][]byte{"x": []byte("2")})
+}
+
+// A log that does not chain is damaged; no barrier is put behind it.
+func TestAForcedReleaseOfADamagedLogIsRefused(t *testing.T) {
+	e := newEnv(t, nil)
+	a := e.open(nil)
+	a.put(map[string][]byte{"x": []byte("1")})
+	e.craft(e.open(nil), func(r *format.Record) { r.Prev[0] ^= 1 })
+	e.damaged = true
+	before := len(e.keys("commits/"))
+	if _, err := e.forceRelease(); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("got %v, want ErrCorrupt", err)
+	}
+	if n := len(e.keys("commits/")); n != before {
+		t.Errorf("%d records more", n-before)
 	}
 }
 

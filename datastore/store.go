@@ -113,6 +113,14 @@ func initStore(ctx context.Context, url string, o *Options) (*Store, error) {
 	if !catalog.HasCgo {
 		return nil, catalog.ErrNoCgo
 	}
+	// Before anything is made that could not be opened then.
+	dir, err := opts.stateDir()
+	if err == nil {
+		err = CheckStateDir(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
 	bucket, err := opts.dial(ctx, url)
 	if err != nil {
 		return nil, err
@@ -224,16 +232,15 @@ func openBucket(ctx context.Context, bucket *backend.Bucket, opts Options) (_ *S
 	if err != nil {
 		return nil, err
 	}
-	dir := opts.StateDir
-	if dir == "" {
-		var root string
-		if root, err = StateRoot(); err != nil {
-			return nil, err
-		}
-		dir = filepath.Join(root, marker.Datastore.String())
+	dir, err := opts.stateDir()
+	if err != nil {
+		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("the local state directory: %w; set Options.StateDir or XDG_STATE_HOME to a place that can be written", err)
+	if opts.StateDir == "" {
+		dir = filepath.Join(dir, marker.Datastore.String())
+	}
+	if err := makeStateDir(dir); err != nil {
+		return nil, err
 	}
 	cat, err := catalog.Open(ctx, filepath.Join(dir, "commits.db"), catalog.Options{Datastore: marker.Datastore, Genesis: genesis})
 	if err != nil {
@@ -505,7 +512,7 @@ func (s *Store) seenByOthers(ctx context.Context, from uint64) error {
 		return err
 	}
 	defer snap.Close()
-	for row, err := range snap.Log(ctx, from+1, s.follow.tip.Head, false) {
+	for row, err := range snap.Log(ctx, from, s.follow.tip.Head, false) {
 		if err != nil {
 			return err
 		}

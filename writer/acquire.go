@@ -217,7 +217,7 @@ func (a *acquisition) enter(ctx context.Context) (*Hold, error) {
 	s.start()
 	err := a.enterLog(ctx, h)
 	if err == nil {
-		close(s.ready)
+		s.nowReady()
 		return h, nil
 	}
 	if closeErr := h.Close(context.WithoutCancel(ctx)); closeErr != nil && !errors.Is(err, closeErr) {

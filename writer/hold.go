@@ -143,7 +143,7 @@ const confirmTime = 500 * time.Millisecond
 // reaches, with Fence.
 func (h *Hold) Confirm(ctx context.Context) error {
 	s := h.s
-	asked := s.opts.Boot()
+	asked := s.started.Load()
 	for attempt := 0; ; attempt++ {
 		if err := h.Err(); err != nil {
 			return err
@@ -171,8 +171,9 @@ func (s *session) throttled() bool {
 	return p != nil && errors.Is(*p, backend.ErrBusy)
 }
 
-// renewSince is done when a renewal that began after asked has succeeded.
-func (s *session) renewSince(ctx context.Context, asked time.Duration) error {
+// renewSince is done when a renewal has succeeded that began after as many as asked
+// had begun. They are counted, since two readings of a clock may be equal.
+func (s *session) renewSince(ctx context.Context, asked uint64) error {
 	limit := fmt.Errorf("no answer within %v while waiting for the renewal of the writer's lease", confirmTime)
 	for {
 		bounded, cancel := context.WithTimeoutCause(ctx, confirmTime, limit)
@@ -180,7 +181,7 @@ func (s *session) renewSince(ctx context.Context, asked time.Duration) error {
 		case s.turn <- struct{}{}:
 			defer func() { <-s.turn }()
 			defer cancel()
-			if time.Duration(s.stamp.Load()) >= asked {
+			if s.proven > asked {
 				return nil
 			}
 			return s.writeInTurn(bounded, func(*Lease) {})

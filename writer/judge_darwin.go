@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/swampd/swampd/internal/filelock"
 )
 
 var here = system{process: lookProcess, guard: lookGuard}
@@ -56,14 +58,4 @@ func processStart(p *unix.KinfoProc) string {
 	return fmt.Sprintf("%d.%06d", p.Proc.P_starttime.Sec, p.Proc.P_starttime.Usec)
 }
 
-// networkFilesystem names the kind of a filesystem that is on another machine.
-func networkFilesystem(f *os.File) (string, error) {
-	var stat unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &stat); err != nil {
-		return "", &os.PathError{Op: "fstatfs", Path: f.Name(), Err: err}
-	}
-	if stat.Flags&unix.MNT_LOCAL == 0 {
-		return unix.ByteSliceToString(stat.Fstypename[:]), nil
-	}
-	return "", nil
-}
+func networkFilesystem(f *os.File) (string, error) { return filelock.NetworkFilesystem(f) }

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/swampd/swampd/internal/filelock"
 )
 
 const maxGuard = 1 << 10 // bytes of a guard file, which holds its id and no more
@@ -90,6 +92,15 @@ func seeGuard(g *Guard) (guardSight, error) {
 		return no("it is another file (it has another id)")
 	}
 	return guardSight{free: true, words: how}, nil
+}
+
+// lockGuard takes the lock of a guard without waiting, or says that another
+// open file has it. Closing the file gives it back.
+func lockGuard(f *os.File, exclusive bool) (bool, error) {
+	if exclusive {
+		return filelock.TryLock(f)
+	}
+	return filelock.TryRLock(f)
 }
 
 func ownGuard(info os.FileInfo) (own bool) {

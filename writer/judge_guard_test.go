@@ -130,3 +130,16 @@ func TestALockedGuardShowsNothing(t *testing.T) {
 		t.Errorf("after a look: %v, %v", ok, err)
 	}
 }
+
+func TestLookingAtAGuardIsNoHold(t *testing.T) {
+	g := madeGuard(t)
+	f, err := openGuard(g.Path)
+	must(t, err)
+	defer f.Close()
+	if ok, err := lockGuard(f, false); !ok || err != nil {
+		t.Fatalf("the lock of one who looks: %v, %v", ok, err)
+	}
+	if got := lookGuard(g); !got.free {
+		t.Errorf("beside another who looks: got %+v", got)
+	}
+}

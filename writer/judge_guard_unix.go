@@ -26,23 +26,3 @@ func guardInode(f *os.File) (uint64, error) {
 	}
 	return stat.Ino, nil
 }
-
-// lockGuard takes the lock of a guard without waiting, or says that another
-// open file has it. Closing the file gives it back.
-func lockGuard(f *os.File, exclusive bool) (bool, error) {
-	how := unix.LOCK_SH
-	if exclusive {
-		how = unix.LOCK_EX
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, unix.EWOULDBLOCK):
-			return false, nil
-		case !errors.Is(err, unix.EINTR):
-			return false, &os.PathError{Op: "flock", Path: f.Name(), Err: err}
-		}
-	}
-}

@@ -24,10 +24,15 @@ type session struct {
 	id    uuid.UUID
 	fence uint64 // fixed when ready is closed
 
-	// turn is held by who writes the record; it guards cell, lease and replaced.
+	// turn is held by who writes the record; it guards cell, lease, proven and
+	// replaced.
 	turn  chan struct{}
 	cell  cell
 	lease Lease // as last written
+	// started counts the writes that began, proven is the newest of them that
+	// succeeded.
+	started atomic.Uint64
+	proven  uint64
 	// replaced says whose record is in the place of mine, once one is.
 	replaced error
 
@@ -52,10 +57,11 @@ type session struct {
 	life    context.Context
 	endLife context.CancelFunc
 	work    []chan struct{} // each closed by its goroutine at its end
-	// ready is closed when the log is entered; before that nobody joins. over is
-	// closed when nothing of the session is on its way any more, and failed is set
-	// when it was not given back in time.
+	// ready is closed when the log is entered, or never will be; before that nobody
+	// joins. over is closed when nothing of the session is on its way any more, and
+	// failed is set when it was not given back in time.
 	ready, over chan struct{}
+	isReady     sync.Once
 	failed      atomic.Bool
 	buried      sync.Once
 
@@ -152,6 +158,7 @@ func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
 	if err != nil {
 		return err
 	}
+	this := s.started.Add(1)
 	start, err := s.cell.swap(ctx, data)
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		s.replaced = s.fenced(f.seen)
@@ -162,7 +169,7 @@ func (s *session) writeInTurn(ctx context.Context, change func(*Lease)) error {
 		s.lease.Beat = next.Beat
 		return err
 	}
-	s.lease = next
+	s.lease, s.proven = next, this
 	s.forward(start)
 	return nil
 }
@@ -353,12 +360,15 @@ func (s *session) retire() {
 	}
 }
 
+func (s *session) nowReady() { s.isReady.Do(func() { close(s.ready) }) }
+
 // bury ends what the session keeps: nothing of it is on its way any more.
 func (s *session) bury() { s.buried.Do(s.buryOnce) }
 
 func (s *session) buryOnce() {
 	s.proc.forget(s)
 	close(s.over)
+	s.nowReady()
 	s.proc.leaveGuard(s.guard)
 	s.guard = nil
 	s.mu.Lock()

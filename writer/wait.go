@@ -227,6 +227,9 @@ func (q *queue) wait(ctx context.Context, c *cell, old *Lease) (*sight, error) {
 		if q.holder.Takeover > 0 {
 			pause = min(pause, q.holder.Takeover+time.Millisecond)
 		}
+		if q.holder.Adoption { // the silence counts from when a version is noticed
+			pause = min(pause, max(q.o.Beat/5, pollMin))
+		}
 		if !q.pause(ctx, pause) {
 			return nil, fmt.Errorf("waiting for %s: %w", old.who(), context.Cause(ctx))
 		}

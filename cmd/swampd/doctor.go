@@ -250,6 +250,10 @@ func (x *examination) local() {
 			dir = filepath.Join(dir, x.marker.Datastore.String())
 		}
 	}
+	if err := datastore.CheckStateDir(dir); err != nil {
+		x.say("local files", statusFailed, "", "%s", plain(err))
+		return
+	}
 	if err := writable(dir); err != nil {
 		x.say("local files", statusFailed, "make it writable, set XDG_STATE_HOME, or use --state-dir", "%s cannot be written: %s", dir, ioReason(err))
 		return

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"github.com/google/uuid"
+
+	"github.com/swampd/swampd/internal/filelock"
 )
 
 // Several processes may find the same file missing, old or damaged at once, and
@@ -62,8 +64,12 @@ func lockFile(ctx context.Context, path string, exclusive bool) (*os.File, error
 	if err != nil {
 		return nil, fmt.Errorf("lock of the local catalog: %w", err)
 	}
+	try := filelock.TryRLock
+	if exclusive {
+		try = filelock.TryLock
+	}
 	for attempt := 0; ; attempt++ {
-		ok, err := tryLock(f, exclusive)
+		ok, err := try(f)
 		if ok {
 			return f, nil
 		}
