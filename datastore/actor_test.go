@@ -264,8 +264,14 @@ type actor struct {
 // made the datastore in it. It does not wait for other writers.
 func startActor(t testing.TB, s *testserver.Store, do string) *actor {
 	t.Helper()
+	return start(t, s, request{Do: do, MaxWait: -1})
+}
+
+func start(t testing.TB, s *testserver.Store, open request) *actor {
+	t.Helper()
 	a := &actor{t, childproc.Start(t, "datastore", &childproc.Options{Env: s.Env})}
-	a.must(request{Do: do, URL: s.URL, StateDir: t.TempDir(), MaxWait: -1})
+	open.URL, open.StateDir = s.URL, t.TempDir()
+	a.must(open)
 	return a
 }
 

@@ -24,15 +24,19 @@ func TestAKilledWriterKeepsNobodyWaitingAndLosesNothing(t *testing.T) {
 	})
 }
 
-// stoppedTTL is short enough to wait for it several times.
-const stoppedTTL = 1500 * time.Millisecond
+// stoppedTTL is short enough to wait for it many times, and farBeyond is an age at
+// which a lease of that TTL would be taken over, if nobody could see its holder.
+const (
+	stoppedTTL = 1500 * time.Millisecond
+	farBeyond  = stoppedTTL + 10*time.Second + 2*time.Second // the TTL, a taker's skew, rounded dates
+)
 
 // A writer that stands still keeps its lease, however old that is, and looking at it
 // does not wake it. When it goes on, its hold has run out by its own clock; nobody
 // took the lease, so it has it anew and commits.
 func TestAWriterThatWasStoppedForManyTTLsIsLeftAloneAndGoesOn(t *testing.T) {
 	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
-		a, b := startActor(t, s, "init"), startActor(t, s, "open")
+		a, b := startActor(t, s, "init"), startPatient(t, s)
 		a.put("before", 1)
 		a.must(request{Do: "release"})
 		a.must(request{Do: "hold", TTL: stoppedTTL})
@@ -40,7 +44,7 @@ func TestAWriterThatWasStoppedForManyTTLsIsLeftAloneAndGoesOn(t *testing.T) {
 			t.Fatalf("the batch has fence %d, want 2", rep.Fence)
 		}
 		a.Stop()
-		awaitAge(t, b, 5*stoppedTTL)
+		awaitAge(t, b, farBeyond)
 		before := leaseBytes(t, s)
 		lookAtStopped(t, a, b)
 		if after := leaseBytes(t, s); after != before {
@@ -56,7 +60,7 @@ func TestAWriterThatWasStoppedForManyTTLsIsLeftAloneAndGoesOn(t *testing.T) {
 // Within its TTL it goes on with the hold that it had.
 func TestAWriterThatWasStoppedForAMomentGoesOnWithItsHold(t *testing.T) {
 	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
-		a, b := startActor(t, s, "init"), startActor(t, s, "open")
+		a, b := startActor(t, s, "init"), startPatient(t, s)
 		a.put("before", 1)
 		a.must(request{Do: "stage", Path: "late", Data: "late"})
 		a.Stop()
@@ -69,6 +73,13 @@ func TestAWriterThatWasStoppedForAMomentGoesOnWithItsHold(t *testing.T) {
 		a.put("after", 1)
 		wantPaths(t, s, "after", "before", "late")
 	})
+}
+
+// startPatient starts an actor that waits for other writers for longer than a lease
+// of that TTL must have stood still.
+func startPatient(t *testing.T, s *testserver.Store) *actor {
+	t.Helper()
+	return start(t, s, request{Do: "open", MaxWait: 2 * stoppedTTL})
 }
 
 // awaitAge waits until the lease was not renewed for so long, by the store's clock.

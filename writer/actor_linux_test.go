@@ -191,19 +191,19 @@ type actor struct {
 type place int
 
 const (
-	beside place = iota // where the test does
-	apart               // in a pid namespace of its own, with the same hostname
-	nobody              // as another user
+	beside    place = iota // where the test does
+	elsewhere              // in a pid namespace of its own, with the same hostname
+	nobody                 // as another user
 )
 
 func startActor(t testing.TB, s *testserver.Store, where place) *actor {
 	t.Helper()
 	o := &childproc.Options{Env: s.Env}
-	if where == apart {
+	if where == elsewhere {
 		o.Attr = childproc.Apart()
 	}
 	a := &actor{t: t, Process: childproc.Start(t, "writer", o)}
-	a.self = a.must(request{Do: "open", URL: s.URL, Apart: where == apart, Nobody: where == nobody}).Self
+	a.self = a.must(request{Do: "open", URL: s.URL, Apart: where == elsewhere, Nobody: where == nobody}).Self
 	return a
 }
 

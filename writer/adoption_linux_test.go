@@ -24,11 +24,11 @@ func service(t testing.TB) actorOptions {
 // restarted kills the first incarnation, which holds, and has a second acquire.
 func restarted(t testing.TB, s *testserver.Store, first, second actorOptions) (rep *report, killed time.Time) {
 	t.Helper()
-	one := startActor(t, s, apart)
+	one := startActor(t, s, elsewhere)
 	one.mustAcquire(first, 1)
 	killed = time.Now()
 	one.Kill()
-	return startActor(t, s, apart).must(request{Do: "acquire", Options: second}), killed
+	return startActor(t, s, elsewhere).must(request{Do: "acquire", Options: second}), killed
 }
 
 func TestARestartedServiceIsAdoptedAfterTheSilence(t *testing.T) {
@@ -78,14 +78,14 @@ func TestACopiedGuardIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	s, o := testserver.NewStore(t, "fs"), service(t)
 	o.TTL, o.Skew = short.TTL, shortSkew
-	one := startActor(t, s, apart)
+	one := startActor(t, s, elsewhere)
 	one.mustAcquire(o, 1)
 	data, err := os.ReadFile(o.Guard)
 	must(t, err)
 	must(t, os.WriteFile(o.Guard+".copy", data, 0o600))
 	must(t, os.Rename(o.Guard+".copy", o.Guard))
 	one.Kill()
-	rep := startActor(t, s, apart).mustAcquire(o, 2)
+	rep := startActor(t, s, elsewhere).mustAcquire(o, 2)
 	wantByAge(t, s, rep)
 	if rep.Adoption || !strings.Contains(rep.Log, "a copy is not the guard") {
 		t.Errorf("adopted: %v, logged %q", rep.Adoption, rep.Log)
@@ -100,7 +100,7 @@ func TestATwinOfALivingServiceAdoptsNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("stopped=%v", stopped), func(t *testing.T) {
 			t.Parallel()
 			s, o := testserver.NewStore(t, "fs"), service(t)
-			one, twin := startActor(t, s, apart), startActor(t, s, apart)
+			one, twin := startActor(t, s, elsewhere), startActor(t, s, elsewhere)
 			one.mustAcquire(o, 1)
 			try := o
 			if stopped {

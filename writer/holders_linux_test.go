@@ -48,7 +48,7 @@ func wantByAge(t *testing.T, s *testserver.Store, rep *report) {
 func TestAHolderInAnotherPidNamespaceIsTakenByAgeOnly(t *testing.T) {
 	root(t)
 	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
-		holder, taker := startActor(t, s, beside), startActor(t, s, apart)
+		holder, taker := startActor(t, s, beside), startActor(t, s, elsewhere)
 		holder.mustAcquire(short, 1)
 		if probe := taker.call(request{Do: "probe", PID: holder.PID()}); probe.Err != unix.ESRCH.Error() {
 			t.Fatalf("kill says %q of the holder in the taker's namespace", probe.Err)
@@ -99,7 +99,7 @@ func TestAHolderWhosePidWasReusedIsReplacedAtOnce(t *testing.T) {
 	}
 	t.Parallel()
 	s := testserver.NewStore(t, "fs")
-	first := startActor(t, s, apart) // of a namespace, in which pids can be chosen
+	first := startActor(t, s, elsewhere) // of a namespace, in which pids can be chosen
 	holder := startIn(t, s, first)
 	holder.mustAcquire(actorOptions{}, 1)
 	taker := startIn(t, s, first)
