@@ -121,6 +121,21 @@ func lookAtStopped(t *testing.T, a, b *actor) {
 	}
 }
 
+// A forced release fences by itself, before anybody else has written.
+func TestAForcedReleaseFencesAStoppedWriter(t *testing.T) {
+	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
+		a, b := startActor(t, s, "init"), startActor(t, s, "open")
+		a.put("kept", 1)
+		a.must(request{Do: "stage", Path: "late", Data: "late"})
+		a.Stop()
+		b.must(request{Do: "force"})
+		a.Continue()
+		a.refused(request{Do: "land"}, "fenced")
+		a.put("after", 3)
+		wantPaths(t, s, "kept", "after")
+	})
+}
+
 // A writer that was stopped, fenced by a forced release, replaced by another that
 // commits, and continued: whatever it does first then, it changes nothing in lease
 // and log, and learns that it was fenced. All that it had acknowledged is there.
