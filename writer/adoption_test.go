@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,11 +43,30 @@ func (w *world) orphan(o Options) *Lease {
 }
 
 // logged collects what a session logs.
-func logged(o *Options) *bytes.Buffer {
-	var b bytes.Buffer
-	o.Logger = slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	return &b
+func logged(o *Options) *logBuffer {
+	b := &logBuffer{}
+	o.Logger = slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	return b
 }
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logBuffer) Len() int { return len(l.String()) }
 
 func TestARestartIsAdoptedAfterTheSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -82,24 +103,25 @@ func TestTheSilenceStartsAnewWithEachVersion(t *testing.T) {
 					w.put(l)
 				}
 				f := w.faulty()
-				var renewed time.Duration
+				var renewed atomic.Int64
 				if lose {
 					held := f.Add(on(writes, 1, faults.Block()))
 					go func() {
 						<-held.Reached()
 						renew()
-						renewed = time.Since(w.born)
+						renewed.Store(int64(time.Since(w.born)))
 						held.Release()
 					}()
 				} else {
-					time.AfterFunc(700*time.Millisecond, func() { renew(); renewed = time.Since(w.born) })
+					time.AfterFunc(700*time.Millisecond, func() { renew(); renewed.Store(int64(time.Since(w.born))) })
 				}
 				h, err := w.acquireOn(f, o)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if silent := time.Since(w.born) - renewed; silent < time.Second || silent > 1200*time.Millisecond {
-					t.Errorf("adopted %v after the renewal at %v, want 1s", silent, renewed)
+				at := time.Duration(renewed.Load())
+				if silent := time.Since(w.born) - at; silent < time.Second || silent > 1200*time.Millisecond {
+					t.Errorf("adopted %v after the renewal at %v, want 1s", silent, at)
 				}
 				w.mustClose(h)
 			})

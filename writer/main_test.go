@@ -21,7 +21,9 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(childOrder); order != "" {
 		os.Exit(child(order))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m,
+		// Google's client has a package that starts one when it is linked in.
+		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
 }
 
 // world is a store, a log, and the machine's boot clock. The store's clock is

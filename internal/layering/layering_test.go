@@ -50,7 +50,7 @@ func TestTestPackagesStayInTests(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dep := range strings.FieldsSeq(string(out)) {
-		for _, f := range []string{"internal/backendtest", "internal/faults", "internal/testserver", "backend/memory"} {
+		for _, f := range []string{"internal/backendtest", "internal/childproc", "internal/faults", "internal/testserver", "backend/memory"} {
 			if dep == module+f {
 				t.Errorf("cmd/swampd imports %s", f)
 			}
