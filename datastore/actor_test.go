@@ -89,6 +89,9 @@ func (r *report) note(err error) {
 
 func (r *report) is(what string) bool { return slices.Contains(r.Is, what) }
 
+// actorSkew is what actors wait beyond a TTL, so that tests need not wait for long.
+const actorSkew = time.Second
+
 // acting is the actor in its own process.
 type acting struct {
 	*Store
@@ -102,7 +105,7 @@ func (a *acting) carryOut(r *request, rep *report) (err error) {
 	case "init", "open":
 		open := map[string]func(context.Context, string, *Options) (*Store, error){"init": Init, "open": Open}[r.Do]
 		a.url = r.URL
-		a.Store, err = open(ctx, r.URL, &Options{StateDir: r.StateDir, MaxWait: r.MaxWait})
+		a.Store, err = open(ctx, r.URL, &Options{StateDir: r.StateDir, MaxWait: r.MaxWait, skew: actorSkew})
 		return err
 	case "commit", "stage":
 		err = a.stage(ctx, r)

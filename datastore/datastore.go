@@ -67,6 +67,7 @@ type Options struct {
 	now       func() time.Time // for persisted times; tests
 	closeWait time.Duration    // of Close for lease and accounting; tests
 	process   *writer.Process  // nil: this one; tests
+	skew      time.Duration    // writer.Options.Skew; tests
 	connect   func(context.Context) (*backend.Bucket, error)
 }
 

@@ -28,7 +28,7 @@ func TestAKilledWriterKeepsNobodyWaitingAndLosesNothing(t *testing.T) {
 // which a lease of that TTL would be taken over, if nobody could see its holder.
 const (
 	stoppedTTL = 1500 * time.Millisecond
-	farBeyond  = stoppedTTL + 10*time.Second + 2*time.Second // the TTL, a taker's skew, rounded dates
+	farBeyond  = stoppedTTL + actorSkew + 2*time.Second // the TTL, a taker's skew, rounded dates
 )
 
 // A writer that stands still keeps its lease, however old that is, and looking at it

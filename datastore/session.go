@@ -156,7 +156,7 @@ func (s *Store) writerOptions() (*writer.Options, error) {
 	o := &writer.Options{
 		Writer: s.opts.Writer, Epoch: s.opts.Epoch, FastAdoption: s.opts.FastAdoption,
 		Command: s.opts.Command, MaxWait: s.opts.MaxWait, Waiting: s.opts.Waiting,
-		Connect: s.opts.connect, Logger: s.opts.Logger, Process: s.opts.process,
+		Connect: s.opts.connect, Logger: s.opts.Logger, Process: s.opts.process, Skew: s.opts.skew,
 	}
 	if o.FastAdoption {
 		dir, err := filepath.Abs(s.dir)
@@ -202,19 +202,35 @@ func (s *Store) dropHold(ctx context.Context, hold *writer.Hold) {
 
 // Release gives the lease back, so that other processes need not wait while
 // this one only reads. The next Begin gets it again. Batches that were begun
-// before cannot be committed any more (ErrFenced).
-func (s *Store) Release(ctx context.Context) error { return fail("release", "", s.release(ctx)) }
+// before cannot be committed any more (ErrFenced). It waits, 5 s at most in all, for
+// a commit that is landing, and decides one that has no clear answer yet: while a
+// create is in flight the lease is kept, and ErrBusy returned.
+func (s *Store) Release(ctx context.Context) error { return fail("release", "", s.release(ctx, false)) }
 
-func (s *Store) release(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, &timeoutError{"giving the lease back", 5 * time.Second})
+// release is Release; at the end of the Store the lease is given back in any case.
+func (s *Store) release(ctx context.Context, end bool) error {
+	const limit = 5 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, &timeoutError{"giving the lease back", limit})
 	defer cancel()
 	leave, err := take(ctx, s.session, "the lease")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if hold := s.held(); hold != nil {
-		s.dropHold(ctx, hold)
+	hold := s.held()
+	if hold == nil {
+		return nil
 	}
+	if !end {
+		leave, err := s.enter(ctx, "a commit or update")
+		if err != nil {
+			return fmt.Errorf("%w: the lease is kept while a commit is landing; release it again: %w", ErrBusy, err)
+		}
+		defer leave()
+		if err := s.settle(ctx, uuid.Nil); err != nil {
+			return fmt.Errorf("the lease is kept until that is decided; release it again: %w", err)
+		}
+	}
+	s.dropHold(ctx, hold)
 	return nil
 }

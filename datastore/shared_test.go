@@ -2,14 +2,18 @@ package datastore
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/swampd/swampd/backend"
+	"github.com/swampd/swampd/internal/faults"
 	"github.com/swampd/swampd/internal/format"
 	"github.com/swampd/swampd/writer"
 )
@@ -132,5 +136,51 @@ func TestWritesInFlightAreTheHolds(t *testing.T) {
 	}
 	if n := p.faults.CountsOf(format.CommitPrefix).Create; n != 0 || hold.InFlight() != 0 {
 		t.Errorf("%d creates, in flight %d", n, hold.InFlight())
+	}
+}
+
+// While a create is in flight, the lease does not say that nobody writes.
+func TestReleaseKeepsTheLeaseWhileACommitIsLanding(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	p.put(map[string][]byte{"x": text(1)})
+	hold := p.hold
+	held := p.faults.Add(faults.Rule{Ops: faults.Create, Prefix: format.CommitPrefix, Do: faults.Block()})
+	landed := p.putLater(newID(), map[string][]byte{"x": text(2)})
+	<-held.Reached()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.Release(ctx); !errors.Is(err, ErrBusy) || hold.Err() != nil {
+		t.Errorf("got %v, want ErrBusy; the hold says %v", err, hold.Err())
+	}
+	released := make(chan error)
+	go func() { released <- p.Release(t.Context()) }()
+	held.Release()
+	if r := <-landed; r.err != nil {
+		t.Errorf("the commit got %v", r.err)
+	}
+	if err := <-released; err != nil || hold.Err() == nil {
+		t.Errorf("got %v, the hold says %v", err, hold.Err())
+	}
+}
+
+// One that has no clear answer is decided first.
+func TestReleaseDecidesWhatIsUndecided(t *testing.T) {
+	e := newEnv(t, nil)
+	p := e.open(nil)
+	b := e.unconfirmed(p, text(1))
+	hold := p.hold
+	deaf := p.faults.Add(faults.Rule{Ops: faults.Get, Prefix: format.CommitPrefix, Times: faults.Always, Do: faults.Fail(backend.ErrDenied)})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.Release(ctx); !errors.Is(err, ErrBusy) || hold.Err() != nil || hold.InFlight() != 1 {
+		t.Errorf("got %v, want ErrBusy; the hold says %v, in flight %d", err, hold.Err(), hold.InFlight())
+	}
+	deaf.Remove()
+	if err := p.Release(t.Context()); err != nil || hold.InFlight() != 0 {
+		t.Errorf("got %v, in flight %d", err, hold.InFlight())
+	}
+	if c, err := p.Outcome(t.Context(), b.ID()); err != nil || c.ID != b.ID() {
+		t.Errorf("outcome %+v, %v", c, err)
 	}
 }

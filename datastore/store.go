@@ -568,7 +568,7 @@ func (s *Store) Close() error {
 	s.work.Wait()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), s.opts.closeWait, &timeoutError{"closing the datastore", s.opts.closeWait})
 	defer cancel()
-	errs = append(errs, s.release(ctx))
+	errs = append(errs, s.release(ctx, true))
 	s.overlay.close(ctx)
 	s.endViews()
 	errs = append(errs, s.closeStaging(), s.cat.Close(), s.bucket.Close())

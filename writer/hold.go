@@ -67,13 +67,6 @@ func (h *Hold) Session() uuid.UUID { return h.s.id }
 // process. What is to be done once for a session is not done for it (R16).
 func (h *Hold) Joined() bool { return h.joined }
 
-// Shared says whether other holds of this process share the session now.
-func (h *Hold) Shared() bool {
-	h.s.mu.Lock()
-	defer h.s.mu.Unlock()
-	return len(h.s.holds) > 1
-}
-
 // Context ends when the hold is lost or closed, and context.Cause says why. It
 // carries the values of the context given to Acquire, but not its end.
 func (h *Hold) Context() context.Context { return h.ctx }
