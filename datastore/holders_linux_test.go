@@ -35,32 +35,43 @@ const (
 // does not wake it. When it goes on, its hold has run out by its own clock; nobody
 // took the lease, so it has it anew and commits.
 func TestAWriterThatWasStoppedForManyTTLsIsLeftAloneAndGoesOn(t *testing.T) {
-	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
-		a, b := startActor(t, s, "init"), startPatient(t, s)
-		a.put("before", 1)
-		a.must(request{Do: "release"})
-		a.must(request{Do: "hold", TTL: stoppedTTL})
-		if rep := a.must(request{Do: "stage", Path: "late", Data: "late"}); rep.Fence != 2 {
-			t.Fatalf("the batch has fence %d, want 2", rep.Fence)
+	t.Parallel()
+	type stopped struct {
+		*testserver.Store
+		a, b *actor
+	}
+	var all []stopped
+	for _, name := range testserver.Backends { // they grow old together
+		s := testserver.NewStore(t, name)
+		st := stopped{s, startActor(t, s, "init"), startPatient(t, s)}
+		st.a.put("before", 1)
+		st.a.must(request{Do: "release"})
+		st.a.must(request{Do: "hold", TTL: stoppedTTL})
+		if rep := st.a.must(request{Do: "stage", Path: "late", Data: "late"}); rep.Fence != 2 {
+			t.Fatalf("%s: the batch has fence %d, want 2", name, rep.Fence)
 		}
-		a.Stop()
+		st.a.Stop()
+		all = append(all, st)
+	}
+	for _, s := range all {
+		a, b := s.a, s.b
 		awaitAge(t, b, farBeyond)
-		before := leaseBytes(t, s)
+		before := leaseBytes(t, s.Store)
 		lookAtStopped(t, a, b)
-		if after := leaseBytes(t, s); after != before {
-			t.Errorf("the lease was\n%s\nand is\n%s", before, after)
+		if after := leaseBytes(t, s.Store); after != before {
+			t.Errorf("%s: the lease was\n%s\nand is\n%s", s.Name, before, after)
 		}
 		a.Continue()
 		a.refused(request{Do: "land"}, "expired")
 		a.put("after", 3)
-		wantPaths(t, s, "after", "before")
-	})
+		wantPaths(t, s.Store, "after", "before")
+	}
 }
 
 // Within its TTL it goes on with the hold that it had.
 func TestAWriterThatWasStoppedForAMomentGoesOnWithItsHold(t *testing.T) {
 	testserver.OnEachStore(t, func(t *testing.T, s *testserver.Store) {
-		a, b := startActor(t, s, "init"), startPatient(t, s)
+		a, b := startActor(t, s, "init"), startActor(t, s, "open")
 		a.put("before", 1)
 		a.must(request{Do: "stage", Path: "late", Data: "late"})
 		a.Stop()
@@ -156,8 +167,8 @@ func TestAStoppedWriterThatWasReplacedChangesNothing(t *testing.T) {
 			kept, next, last := name+"/kept", name+"/next", name+"/last"
 			paths = append(paths, kept, next, last)
 			a, c := startActor(t, s, "open"), startActor(t, s, "open")
-			if name == "renewal" { // every 5 s
-				a.must(request{Do: "hold", TTL: 15 * time.Second})
+			if name == "renewal" { // every 3 s
+				a.must(request{Do: "hold", TTL: 9 * time.Second})
 			}
 			mine := a.put(kept, fence+1)
 			a.must(request{Do: "stage", Path: name + "/late", Data: strings.Repeat("late", 100<<10)})

@@ -17,9 +17,9 @@ import (
 
 // short is a TTL that can be waited for, and skew is what a taker adds: more than
 // the second that S3 and GCS round their dates to.
-var short = actorOptions{TTL: 3 * time.Second}
+var short = actorOptions{TTL: 2 * time.Second}
 
-const shortSkew = 2 * time.Second
+const shortSkew = 1500 * time.Millisecond
 
 // rounding is by how much a store's clock may show an age too high.
 func rounding(s *testserver.Store) time.Duration {
@@ -57,8 +57,8 @@ func TestAHolderInAnotherPidNamespaceIsTakenByAgeOnly(t *testing.T) {
 			t.Fatalf("hosts %q and %q", holder.self.Hostname, taker.self.Hostname)
 		}
 		taker.wantBusy(taker.acquire(actorOptions{MaxWait: -1, Skew: shortSkew}), Unknown)
-		rep := taker.acquire(actorOptions{MaxWait: time.Minute, Skew: shortSkew, Beats: 3})
-		if !rep.is("canceled") || rep.Beats < 3 {
+		rep := taker.acquire(actorOptions{MaxWait: time.Minute, Skew: shortSkew, Beats: 2})
+		if !rep.is("canceled") || rep.Beats < 2 {
 			t.Fatalf("while the holder renewed: %+v", rep)
 		}
 		holder.must(request{Do: "confirm"})

@@ -177,30 +177,41 @@ func wantReleased(t *testing.T, s *lossy, session uuid.UUID, fence uint64) {
 // A process that could not find out whether it got the lease, for as long as it
 // was willing to, is not in its own way later.
 func TestAProcessIsNeverBusyWithItselfOnEachBackend(t *testing.T) {
-	for name, open := range lossyStores() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, me := open(t), madeProcess(t, Self())
-			lost, end := s.lose(loss{writes: -1, skip: 1, reads: -1})
-			defer end()
+	t.Parallel()
+	type lost struct {
+		*lossy
+		o    *Options
+		hits func() int
+		end  func()
+		err  chan error
+	}
+	all := map[string]*lost{}
+	for name, open := range lossyStores() { // all of them at once: each takes some seconds
+		s := &lost{lossy: open(t), o: &Options{Process: madeProcess(t, Self()), MaxWait: -1}, err: make(chan error, 1)}
+		all[name] = s
+		s.hits, s.end = s.lose(loss{writes: -1, skip: 1, reads: -1})
+		go func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			o := &Options{Process: me, MaxWait: -1}
-			_, err := Acquire(ctx, s.seen, &bucketLog{bucket: s.direct}, o)
-			if err == nil || errors.Is(err, ErrBusy) || lost() == 0 {
-				t.Fatalf("got %v, with %d answers lost", err, lost())
-			}
-			st, err := Inspect(t.Context(), s.direct, nil)
-			if err != nil || !st.Held() {
-				t.Fatalf("the lease is %+v, %v; want held: it had arrived", st, err)
-			}
-			end()
-			h, err := Acquire(t.Context(), s.seen, &bucketLog{bucket: s.direct}, o)
-			if err != nil || h.Fence() <= st.Lease.Fence {
-				t.Fatalf("got %+v, %v after fence %d", h, err, st.Lease.Fence)
-			}
-			wantHeld(t, s, h, h.Fence())
-			must(t, h.Close(t.Context()))
-		})
+			_, err := Acquire(ctx, s.seen, &bucketLog{bucket: s.direct}, s.o)
+			s.err <- err
+		}()
+	}
+	for name, s := range all {
+		defer s.end()
+		if err := <-s.err; err == nil || errors.Is(err, ErrBusy) || s.hits() == 0 {
+			t.Fatalf("%s: got %v, with %d answers lost", name, err, s.hits())
+		}
+		st, err := Inspect(t.Context(), s.direct, nil)
+		if err != nil || !st.Held() {
+			t.Fatalf("%s: the lease is %+v, %v; want held: it had arrived", name, st, err)
+		}
+		s.end()
+		h, err := Acquire(t.Context(), s.seen, &bucketLog{bucket: s.direct}, s.o)
+		if err != nil || h.Fence() <= st.Lease.Fence {
+			t.Fatalf("%s: got %+v, %v after fence %d", name, h, err, st.Lease.Fence)
+		}
+		wantHeld(t, s.lossy, h, h.Fence())
+		must(t, h.Close(t.Context()))
 	}
 }
