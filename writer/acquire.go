@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/swampd/swampd/backend"
 	"github.com/swampd/swampd/internal/format"
@@ -86,6 +87,8 @@ type acquisition struct {
 	s     *session
 	log   Log
 	force bool
+	// yielded: others had their turn.
+	yielded bool
 	// victim is the record that was replaced by force, if somebody held it.
 	victim *Lease
 	// joined is set where this process is the writer already.
@@ -125,6 +128,11 @@ func (a *acquisition) take(ctx context.Context) error {
 		s.takeGuard(ctx)
 		out := a.assess(old, seen)
 		switch {
+		case out.action == take && a.yields(old):
+			if seen, err = a.yield(ctx, seen); err != nil {
+				return err
+			}
+			continue
 		case a.force || out.action == take:
 			a.victim = nil
 			if old != nil && !old.Released {
@@ -149,6 +157,27 @@ func (a *acquisition) take(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// yields: this process has just given back what it now wants again. It would see
+// that before everybody who waits for it, each time anew, and keep them waiting as
+// long as it has something to write. So it gives them one turn of their looking.
+func (a *acquisition) yields(old *Lease) bool {
+	given := a.o.Process.given.Load()
+	return !a.yielded && !a.force && a.o.MaxWait >= 0 && old != nil && given != nil && *given == old.Session && old.Released
+}
+
+func (a *acquisition) yield(ctx context.Context, seen *sight) (*sight, error) {
+	a.yielded = true
+	a.o.Process.given.Store(nil)
+	age := seen.info.Now.Sub(seen.info.Modified)
+	if seen.info.Now.IsZero() || age > time.Second+2*pollMin { // stores that round count in seconds
+		return seen, nil
+	}
+	if !sleep(ctx, jitter(2*pollMin)) {
+		return nil, fmt.Errorf("giving other writers a turn: %w", context.Cause(ctx))
+	}
+	return a.s.cell.look(ctx)
 }
 
 // decodeSeen is the lease that was seen, nil if there is none.

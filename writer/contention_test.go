@@ -140,3 +140,51 @@ func raceRenewalAndTakeover(t *testing.T, one, two *backend.Bucket, rounds int) 
 	}
 	t.Logf("%d renewals and %d takeovers won", renewals, rounds-renewals)
 }
+
+// Who gives the lease back and wants it again at once does not overtake who waits
+// for it, however often.
+func TestWhoGaveTheLeaseBackGivesOthersATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var mu sync.Mutex
+		var turns []int
+		var wg sync.WaitGroup
+		for who := range 2 {
+			me, r := w.stranger(), w.log.replica()
+			wg.Go(func() {
+				for range 100 {
+					h, err := Acquire(t.Context(), w.store.Bucket(), r, w.options(Options{Process: me}))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					turns = append(turns, who)
+					mu.Unlock()
+					pass(20 * time.Millisecond)
+					w.mustClose(h)
+				}
+			})
+		}
+		wg.Wait()
+		row, longest := 0, 0
+		for i, who := range turns {
+			if row++; i > 0 && who != turns[i-1] {
+				row = 1
+			}
+			longest = max(longest, row)
+		}
+		if longest > 50 { // chance has its part; without the rule it is always 100
+			t.Errorf("%d turns in a row: %v", longest, turns)
+		}
+		// Where nobody waits, it takes a moment at most; without waiting, none.
+		me := w.stranger()
+		w.mustClose(w.mustAcquire(Options{Process: me}))
+		began := time.Now()
+		w.mustClose(w.mustAcquire(Options{Process: me, MaxWait: -1}))
+		w.mustClose(w.mustAcquire(Options{Process: me}))
+		if took := time.Since(began); took > 3*pollMin {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

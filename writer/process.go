@@ -25,6 +25,9 @@ type Process struct {
 	// halted: it is about to end, and begins no write and no session.
 	halted atomic.Bool
 
+	// given is the session that was given back last.
+	given atomic.Pointer[uuid.UUID]
+
 	mu sync.Mutex
 	// sessions are those whose record may be in a store: from before it is sent
 	// until it is given back or another's is in its place (R12).

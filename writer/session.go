@@ -333,6 +333,9 @@ var errReleaseTime = fmt.Errorf("no answer within %v: %w", releaseTime, context.
 // holds up nobody.
 func (s *session) release(ctx context.Context) error {
 	err := s.write(ctx, released)
+	if err == nil {
+		s.proc.given.Store(&s.id)
+	}
 	if err == nil || errors.Is(err, ErrFenced) {
 		if hangs := s.join(ctx); hangs != nil {
 			s.opts.Logger.Warn("the writer's lease was given back, but its session is not over yet", "reason", hangs)

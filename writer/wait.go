@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/swampd/swampd/backend"
 )
 
@@ -113,8 +115,8 @@ func (q *queue) assess(l *Lease, seen *sight) outlook {
 		return outlook{action: take, why: "nobody has written yet", age: -1}
 	}
 	out := q.consider(l, seen)
-	if l.Session != q.holder.Holder.Session {
-		q.poll = pollMin // there is movement: look often again
+	if was := q.holder.Holder.Session; l.Session != was && was != uuid.Nil {
+		q.poll = q.moving()
 	}
 	q.holder = Wait{Holder: *l, Verdict: out.verdict, Age: out.age, Takeover: out.left, Adoption: out.adoption}
 	if out.downgrade != "" && out.action == holdOff && out.downgrade != q.told {
@@ -122,6 +124,14 @@ func (q *queue) assess(l *Lease, seen *sight) outlook {
 		q.o.Logger.Warn("no fast adoption: waiting for the lease's time (TTL and skew)", "reason", out.downgrade)
 	}
 	return out
+}
+
+// moving is how often to look at a lease that goes from hand to hand: the more
+// often, the longer this taker has waited. So many takers do not drown the store and
+// one another in looks, and who comes later does not overtake for ever.
+func (q *queue) moving() time.Duration {
+	waited := q.o.Boot() - q.began
+	return max(pollMin, time.Duration(float64(pollMoving)/(1+waited.Seconds()/2)))
 }
 
 // consider is the table of design/writer.md.

@@ -135,6 +135,7 @@ const (
 	forceTime   = time.Minute      // for taking the lease by force
 	guardTime   = time.Second      // for a guard that is handed over, and its looks
 	pollMin     = 50 * time.Millisecond
+	pollMoving  = 200 * time.Millisecond
 	pollMax     = time.Second
 	beatFiles   = 250 * time.Millisecond // of fast adoption, on directories
 	beatBuckets = 2 * time.Second        // and where each beat is a request that costs
