@@ -19,7 +19,7 @@ import (
 // hold that another had replaced before it was asked; Confirm and Close are bounded;
 // the fences of the barriers grow; and at the end the lease is given back and no
 // session is left.
-func TestBreakerChaos(t *testing.T) {
+func TestTakersAtAStoreThatFailsByChance(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { chaos(t, seed) })

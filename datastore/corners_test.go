@@ -19,7 +19,7 @@ import (
 
 // What another Store of the process landed before a batch began is no conflict for
 // it, also when that Store is closed by then.
-func TestBreakerAStoreSeesWhatAClosedOneLanded(t *testing.T) {
+func TestAStoreSeesWhatAClosedOneLanded(t *testing.T) {
 	e := newEnv(t, nil)
 	me := stranger(t)
 	a := e.open(&Options{process: me})
@@ -35,7 +35,7 @@ func TestBreakerAStoreSeesWhatAClosedOneLanded(t *testing.T) {
 }
 
 // The same for a lazy batch: what was found unchanged has changed since.
-func TestBreakerALazyBatchSeesWhatAnotherStoreLanded(t *testing.T) {
+func TestALazyBatchSeesWhatAnotherStoreLanded(t *testing.T) {
 	e := newEnv(t, nil)
 	ctx := context.Background()
 	me := stranger(t)
@@ -59,7 +59,7 @@ func TestBreakerALazyBatchSeesWhatAnotherStoreLanded(t *testing.T) {
 }
 
 // Rule R9 for what others have folded, also after a catching up that failed.
-func TestBreakerACloneIsNoticedAfterAFailedUpdate(t *testing.T) {
+func TestACloneIsNoticedAfterAFailedUpdate(t *testing.T) {
 	e := newEnv(t, nil)
 	dir := t.TempDir()
 	a := e.open(&Options{StateDir: dir})
@@ -90,7 +90,7 @@ func TestBreakerACloneIsNoticedAfterAFailedUpdate(t *testing.T) {
 }
 
 // MaxWait bounds the waiting of each Begin, however many wait in one Store.
-func TestBreakerMaxWaitBoundsEachBegin(t *testing.T) {
+func TestMaxWaitBoundsEachBegin(t *testing.T) {
 	e := newEnv(t, nil)
 	holder := e.open(nil)
 	holder.put(map[string][]byte{"x": text(1)})
@@ -112,7 +112,7 @@ func TestBreakerMaxWaitBoundsEachBegin(t *testing.T) {
 
 // A Store that joined gives the lease back after the one that acquired it is
 // closed.
-func TestBreakerTheLastStoreGivesTheLeaseBack(t *testing.T) {
+func TestTheLastStoreGivesTheLeaseBack(t *testing.T) {
 	e := newEnv(t, nil)
 	me := stranger(t)
 	a := e.open(&Options{process: me})
@@ -139,7 +139,7 @@ func TestBreakerTheLastStoreGivesTheLeaseBack(t *testing.T) {
 }
 
 // A lease that comes after Close has given the lease back is not kept.
-func TestBreakerNoLeaseAfterClose(t *testing.T) {
+func TestNoLeaseAfterClose(t *testing.T) {
 	e := newEnv(t, nil)
 	p := e.open(nil)
 	if err := p.Close(); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // For the race detector: the fence is lifted while the heartbeat may tell of it.
-func TestBreakerTheFenceIsLiftedInTurn(t *testing.T) {
+func TestTheFenceIsLiftedInTurn(t *testing.T) {
 	w := newWorld(t)
 	w.log.barriers = []barrier{{fence: 7}}
 	f := w.faulty()
@@ -41,7 +41,7 @@ func TestBreakerTheFenceIsLiftedInTurn(t *testing.T) {
 
 // What could not be given back is tried again also where a first attempt to
 // connect fails, and the bucket that was given is closed by then.
-func TestBreakerAFailedConnectDoesNotEndTheGivingBack(t *testing.T) {
+func TestAFailedConnectDoesNotEndTheGivingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		f := w.faulty()
@@ -72,7 +72,7 @@ func TestBreakerAFailedConnectDoesNotEndTheGivingBack(t *testing.T) {
 }
 
 // A connection that does not come to be keeps no lease from being given back.
-func TestBreakerAStuckConnectDoesNotKeepTheLease(t *testing.T) {
+func TestAStuckConnectDoesNotKeepTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		free := make(chan struct{})
@@ -96,7 +96,7 @@ func TestBreakerAStuckConnectDoesNotKeepTheLease(t *testing.T) {
 
 // A hold goes on when the one that it joined is closed together with the bucket
 // that this one was given.
-func TestBreakerAJoinedHoldOutlivesTheFirstOnesBucket(t *testing.T) {
+func TestAJoinedHoldOutlivesTheFirstOnesBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		me := w.stranger()
@@ -130,7 +130,7 @@ func TestBreakerAJoinedHoldOutlivesTheFirstOnesBucket(t *testing.T) {
 }
 
 // A process that is about to end takes no lease anew after its hold was given back.
-func TestBreakerNothingBeginsAfterHalt(t *testing.T) {
+func TestNothingBeginsAfterHalt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		me := w.stranger()
@@ -158,7 +158,7 @@ func TestBreakerNothingBeginsAfterHalt(t *testing.T) {
 
 // A record of this very process in a session that it does not hold, whose guard
 // another process has by now, is decided by time: nobody acts under it.
-func TestBreakerNobodyWaitsForItselfForEver(t *testing.T) {
+func TestNobodyWaitsForItselfForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		me := Self()
@@ -177,7 +177,7 @@ func TestBreakerNobodyWaitsForItselfForEver(t *testing.T) {
 }
 
 // A store that does not say when an object was made cannot tell its age.
-func TestBreakerWithoutATimeThereIsNoAge(t *testing.T) {
+func TestWithoutATimeThereIsNoAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		o, err := w.options(Options{}).withDefaults(w.store.Bucket())
@@ -198,7 +198,7 @@ func TestBreakerWithoutATimeThereIsNoAge(t *testing.T) {
 }
 
 // A guard whose first write was cut off by a crash gets an id.
-func TestBreakerATornGuardIsRepaired(t *testing.T) {
+func TestATornGuardIsRepaired(t *testing.T) {
 	for name, data := range map[string]string{
 		"empty":    "",
 		"zeros":    string(make([]byte, 37)),
@@ -234,7 +234,7 @@ func TestBreakerATornGuardIsRepaired(t *testing.T) {
 }
 
 // What is not the rest of an id is not overwritten.
-func TestBreakerAnotherFileIsNoGuard(t *testing.T) {
+func TestAnotherFileIsNoGuard(t *testing.T) {
 	for _, data := range []string{"my notes", "0b0e0c0a-1111-4111-8111-1234567890ab\nabc", "cafe 1", string(make([]byte, 64))} {
 		path := filepath.Join(t.TempDir(), "guard")
 		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
@@ -254,7 +254,7 @@ func TestBreakerAnotherFileIsNoGuard(t *testing.T) {
 
 // A session whose last hold is closed is waited for from the first moment on; to
 // take it would tell its Close that it was fenced.
-func TestBreakerASessionIsNotTakenFromItsClose(t *testing.T) {
+func TestASessionIsNotTakenFromItsClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		me := w.stranger()
@@ -269,7 +269,7 @@ func TestBreakerASessionIsNotTakenFromItsClose(t *testing.T) {
 }
 
 // MaxWait is kept roughly by who has a long TTL, too, at a store that hangs.
-func TestBreakerALookIsBounded(t *testing.T) {
+func TestALookIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.put(dead(1))
@@ -287,7 +287,7 @@ func TestBreakerALookIsBounded(t *testing.T) {
 }
 
 // A promise of a long silence makes nobody wait longer than without it.
-func TestBreakerAPromiseMakesNobodyWaitLonger(t *testing.T) {
+func TestAPromiseMakesNobodyWaitLonger(t *testing.T) {
 	for name, c := range map[string]struct{ silence, age, want time.Duration }{
 		"a long silence":                         {10 * time.Minute, 0, 40 * time.Second},
 		"an old lease":                           {30 * time.Second, time.Hour, 15 * time.Second},
@@ -317,7 +317,7 @@ func TestBreakerAPromiseMakesNobodyWaitLonger(t *testing.T) {
 }
 
 // What a record says of its writer does not fill a terminal.
-func TestBreakerTheNameOfAWriterIsShort(t *testing.T) {
+func TestTheNameOfAWriterIsShort(t *testing.T) {
 	l := dead(1)
 	l.Command = strings.Repeat("é ", 100_000)
 	l.Identity.Hostname = strings.Repeat("h", 100_000)
@@ -332,7 +332,7 @@ func TestBreakerTheNameOfAWriterIsShort(t *testing.T) {
 
 // A successor sees that the lease was given back while the one before it waits for
 // that answer, and still has the guard: it gets the guard, and can promise.
-func TestBreakerTheGuardIsHandedOver(t *testing.T) {
+func TestTheGuardIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		o := daemon(t.TempDir())
