@@ -3,6 +3,8 @@ package datastore
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/swampd/swampd/backend/memory"
@@ -225,5 +227,41 @@ func TestLockStatusOfAStoreWithoutDatastore(t *testing.T) {
 	o := (*Options)(nil).withDefaults()
 	if _, err := forceReleaseIn(t.Context(), memory.New(nil).Bucket(), o); !errors.Is(err, ErrNotFound) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A daemon's promise, and the guard in its state directory; without being asked for,
+// there is neither.
+func TestFastAdoptionIsAskedFor(t *testing.T) {
+	e := newEnv(t, nil)
+	for _, fast := range []bool{false, true} {
+		dir := t.TempDir()
+		p := e.open(&Options{StateDir: dir, Writer: "ci", Epoch: "1", FastAdoption: fast})
+		hold, err := p.Hold(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.Confirm(t.Context()); err != nil {
+			t.Error(err)
+		}
+		st, err := writer.Inspect(t.Context(), e.store.Bucket(), &writer.Options{Process: stranger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := st.Lease
+		if l.Writer != "ci" || l.Epoch != "1" || (l.Adoption != nil) != fast || (l.Guard != nil) != fast {
+			t.Errorf("asked %v: writer %q, epoch %q, promise %+v, guard %+v", fast, l.Writer, l.Epoch, l.Adoption, l.Guard)
+		}
+		if fast && l.Guard.Path != filepath.Join(dir, "guard") {
+			t.Errorf("the guard is %s", l.Guard.Path)
+		}
+		p.close()
+		if hold.Err() == nil {
+			t.Error("the hold outlived the Store")
+		}
+	}
+	p := e.open(&Options{FastAdoption: true})
+	if _, err := p.Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "needs a writer id, an epoch") {
+		t.Errorf("without a writer id: %v", err)
 	}
 }
