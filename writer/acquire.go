@@ -126,7 +126,10 @@ func (a *acquisition) take(ctx context.Context) error {
 			return fmt.Errorf("becoming the writer: %w", ErrHalted)
 		}
 		s.takeGuard(ctx)
-		out := a.assess(old, seen)
+		var out outlook
+		if !a.force { // force asks no judge: a look at a guard may hang
+			out = a.assess(old, seen)
+		}
 		switch {
 		case out.action == take && a.yields(old):
 			if seen, err = a.yield(ctx, seen); err != nil {

@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Every duration that decides something is taken from a clock that nobody can
-// set and that counts while the machine sleeps: bootClock. The wall clock is
-// written into records for people and never read back.
+// Every duration that decides who may write (silence, the age of a hold) is taken from
+// a clock that nobody can set and that counts while the machine sleeps: bootClock.
+// Bounds of calls are timers. The wall clock is written into records for people and
+// never read back.
 
 var started = time.Now()
 
