@@ -81,6 +81,10 @@ func TestTakeoverNeedsAgeAndSilence(t *testing.T) {
 			prepare: func(w *world) { time.AfterFunc(3*time.Second, func() { w.storeClock(-30*time.Second, 1) }) },
 			from:    70 * time.Second,
 		},
+		"the store's clock is set back by a day": {
+			prepare: func(w *world) { w.storeClock(-24*time.Hour, 1) },
+			from:    40 * time.Second,
+		},
 		"the store's clock stands still": {prepare: func(w *world) { w.storeClock(0, 0) }},
 		"the store's clock races, and the holder renews once": {
 			prepare: func(w *world) {

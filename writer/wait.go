@@ -208,6 +208,9 @@ func (q *queue) considerUnknown(out *outlook, l *Lease, seen *sight) {
 	silent := seen.before - q.since
 	age := seen.info.Now.Sub(seen.info.Modified)
 	left := max(l.TTL()+q.o.Skew-age, l.TTL()/2-silent)
+	if age < 0 { // the store's clock was set back since: what was watched here counts
+		left = min(left, l.TTL()+q.o.Skew-silent)
+	}
 	silence, why := q.s.adoption(l)
 	if why == "" && (out.age < 0 || silence-silent < left) { // a promise makes nobody wait longer
 		out.adoption = true
